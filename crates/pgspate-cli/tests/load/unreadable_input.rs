@@ -240,7 +240,8 @@ fn a_header_that_does_not_fit_the_table_is_refused() {
     error: column "nmae" of relation "t" does not exist
 
     hint: Did you mean column "name"? Name the columns for the input's fields with
-          … `--columns a,b,...`, or skip fields without a column with `--ignore-unknown`.
+          … `--columns a,b,...`, skip fields without a column with `--ignore-unknown`, or
+          … add columns with `--add-columns`.
     "#);
     case.put("twice.csv", "id,name,ID\n1,a,1\n");
     assert_snapshot!(case.refusal("twice.csv --table t --header yes"), @r#"
@@ -269,8 +270,8 @@ fn columns_missing_from_the_table_or_the_input_are_refused() {
     assert_snapshot!(case.refusal("t.csv --columns id,title"), @r#"
     error: column "title" of relation "t" does not exist
 
-    hint: Name the columns for the input's fields with `--columns a,b,...`, or skip fields
-          … without a column with `--ignore-unknown`.
+    hint: Name the columns for the input's fields with `--columns a,b,...`, skip fields
+          … without a column with `--ignore-unknown`, or add columns with `--add-columns`.
     "#);
     case.put("h.csv", "id,name\n1,a\n");
     assert_snapshot!(case.refusal("h.csv --table t --header yes --columns id,name,qty"), @r#"
@@ -283,8 +284,8 @@ fn columns_missing_from_the_table_or_the_input_are_refused() {
     assert_snapshot!(case.refusal("t.csv --force-null id,no"), @r#"
     error: column "no" of relation "t" does not exist
 
-    hint: Name the columns for the input's fields with `--columns a,b,...`, or skip fields
-          … without a column with `--ignore-unknown`.
+    hint: Name the columns for the input's fields with `--columns a,b,...`, skip fields
+          … without a column with `--ignore-unknown`, or add columns with `--add-columns`.
     "#);
 }
 
@@ -346,6 +347,7 @@ fn invalid_json_is_refused() {
     error: column "nmae" of relation "t" does not exist
 
     hint: Did you mean column "name"? Name the columns for the input's fields with
-          … `--columns a,b,...`, or skip fields without a column with `--ignore-unknown`.
+          … `--columns a,b,...`, skip fields without a column with `--ignore-unknown`, or
+          … add columns with `--add-columns`.
     "#);
 }
