@@ -7,14 +7,6 @@ use serde_json::Value;
 
 use crate::support::{LoadCase, finish, session, spawn, wait_until};
 
-/// Returns the columns of table `t` with their types.
-fn columns(case: &LoadCase) -> String {
-    case.value(
-        "select string_agg(attname || ' ' || format_type(atttypid, atttypmod), ', ' \
-             order by attnum) from pg_attribute where attrelid = 't'::regclass and attnum > 0",
-    )
-}
-
 #[test]
 fn missing_columns_are_added_with_types_that_fit() {
     let case = LoadCase::new("create table t (id int); insert into t values (0)");
@@ -31,13 +23,13 @@ fn missing_columns_are_added_with_types_that_fit() {
     let plan = case.load("t.csv --table t --add-columns --plan --json").stdout;
     let plan: Value = serde_json::from_str(&plan).unwrap();
     assert!(plan["add_columns"].as_str().unwrap().starts_with("alter table"), "{plan}");
-    assert_eq!(columns(&case), "id integer");
+    assert_eq!(case.columns(), "id integer");
     let run = case.load("t.csv --table t --add-columns --json");
     let report: Value = serde_json::from_str(&run.stdout).unwrap();
     let added = report["added_columns"].as_array().unwrap().iter();
     let added: Vec<_> = added.map(|it| format!("{} {}", it["name"], it["type"])).collect();
     assert_eq!(added, [r#""New Name" "text""#, r#""price" "numeric""#, r#""day" "date""#]);
-    assert_eq!(columns(&case), "id integer, New Name text, price numeric, day date");
+    assert_eq!(case.columns(), "id integer, New Name text, price numeric, day date");
     assert_eq!(case.rows("t"), ["(0,,,)", "(1,x,1.50,2024-02-29)", "(2,,,)"]);
     // The second run finds the columns, and the file in the ledger.
     let said = case.load("t.csv --table t --add-columns").success();
@@ -55,7 +47,7 @@ fn a_new_file_of_a_folder_brings_a_new_column() {
     assert!(said.contains("the header differs from the header of the first input"), "{said}");
     case.load(&format!("land/a.csv {flags}")).success();
     case.load(&format!("land/*.csv {flags}")).success();
-    assert_eq!(columns(&case), "id integer, file text, x bigint");
+    assert_eq!(case.columns(), "id integer, file text, x bigint");
     assert_eq!(case.rows("t"), ["(1,land/a.csv,)", "(2,land/b.csv,5)"]);
 }
 
@@ -67,7 +59,7 @@ fn keys_of_json_and_names_in_snake_case_are_added() {
     assert_eq!(said.status, Some(2), "{}", said.stderr);
     case.put("t.json", "{\"OrderId\":1,\"UnitPrice\":2.5}\n{\"OrderId\":2,\"tags\":[\"x\"]}\n");
     case.load("t.json --table t --quiet --add-columns --snake-case").success();
-    assert_eq!(columns(&case), "order_id integer, unit_price numeric, tags jsonb");
+    assert_eq!(case.columns(), "order_id integer, unit_price numeric, tags jsonb");
     assert_eq!(case.rows("t"), ["(1,2.5,)", "(2,,\"[\"\"x\"\"]\")"]);
 }
 
@@ -84,7 +76,7 @@ fn names_that_differ_in_case_only_and_fields_without_names_add_nothing() {
     case.put("wide.csv", "3,z,5\n");
     let said = case.refusal("wide.csv --table t --add-columns");
     assert!(said.contains("extra data after last expected column"), "{said}");
-    assert_eq!(columns(&case), "id integer, Name text");
+    assert_eq!(case.columns(), "id integer, Name text");
     assert_eq!(case.rows("t"), ["(1,x)", "(2,y)"]);
     let said = case.refusal("t.csv --table t --add-columns --ignore-unknown");
     assert!(said.contains("cannot be used with"), "{said}");
@@ -159,7 +151,7 @@ fn a_role_that_does_not_own_the_table_is_told_what_to_grant() {
     let owner = case.value("select current_user");
     let said = run.refusal().replace(&role, "[ADDER]").replace(&owner, "[OWNER]");
     case.db.run(&format!("drop owned by {role}; drop role {role}"));
-    assert_eq!(columns(&case), "id integer");
+    assert_eq!(case.columns(), "id integer");
     assert_snapshot!(said, @"
     error: must be owner of table public.t to add columns
 
@@ -179,7 +171,7 @@ fn the_load_waits_for_the_lock_and_names_the_session_that_holds_it() {
     let said = run.refusal();
     assert!(said.contains("could not add columns to public.t"), "{said}");
     assert!(said.contains("SQLSTATE 55P03") && said.contains("session [N]"), "{said}");
-    assert_eq!(columns(&case), "id integer");
+    assert_eq!(case.columns(), "id integer");
     let child = spawn(&mut case.load_command("t.csv --table t --quiet --add-columns"));
     wait_until("the load waits", || is_waiting(&case));
     runtime.block_on(holder.batch_execute("commit")).unwrap();
@@ -220,6 +212,6 @@ fn a_column_that_another_session_adds_meanwhile_is_used_with_its_type() {
             run.success();
             assert_eq!(case.rows("t"), ["(1,5)"]);
         }
-        assert_eq!(columns(&case), "id integer, n double precision");
+        assert_eq!(case.columns(), "id integer, n double precision");
     }
 }

@@ -4,14 +4,6 @@ use insta::assert_snapshot;
 
 use crate::support::LoadCase;
 
-/// Returns the columns of table `t` with their types.
-fn columns(case: &LoadCase) -> String {
-    case.value(
-        "select string_agg(attname || ' ' || format_type(atttypid, atttypmod), ', ' \
-             order by attnum) from pg_attribute where attrelid = 't'::regclass and attnum > 0",
-    )
-}
-
 #[test]
 fn a_created_table_has_the_types_and_the_key_of_the_flags() {
     let case = LoadCase::new("create domain zip as text check (value <> '')");
@@ -19,7 +11,7 @@ fn a_created_table_has_the_types_and_the_key_of_the_flags() {
     let args = "t.csv --create --type id=int --type price=numeric(10,2) --type zip=zip \
                 --primary-key id,day";
     case.load(args).success();
-    assert_eq!(columns(&case), "id integer, Day date, price numeric(10,2), zip zip");
+    assert_eq!(case.columns(), "id integer, Day date, price numeric(10,2), zip zip");
     let key = "select pg_get_constraintdef(oid) from pg_constraint \
                where conrelid = 't'::regclass and contype = 'p'";
     assert_eq!(case.value(key), "PRIMARY KEY (id, \"Day\")");
@@ -31,7 +23,7 @@ fn a_type_of_a_column_of_json_can_be_chosen() {
     let case = LoadCase::new("");
     case.put("t.json", "{\"a\":1,\"b\":\"x\"}\n");
     case.load("t.json --create --type b=varchar(3)").success();
-    assert_eq!(columns(&case), "a bigint, b character varying(3)");
+    assert_eq!(case.columns(), "a bigint, b character varying(3)");
 }
 
 #[test]
@@ -85,7 +77,7 @@ fn names_in_snake_case_fit_the_columns() {
     let case = LoadCase::new("");
     case.put("t.csv", "Order ID,UnitPrice,note\n1,2.5,x\n");
     case.load("t.csv --create --snake-case --primary-key order_id").success();
-    assert_eq!(columns(&case), "order_id bigint, unit_price numeric, note text");
+    assert_eq!(case.columns(), "order_id bigint, unit_price numeric, note text");
     // The key `unitPrice` is in none of the first records.
     let mut records = "{\"orderId\":2}\n".to_owned();
     (3..60_000).for_each(|id| records += &format!("{{\"orderId\":{id}}}\n"));

@@ -122,22 +122,26 @@ fn a_created_table_has_dates_if_the_sample_has_the_format() {
         "t.csv",
         "id,day,At,z,nr,code\n1,31.12.2024,1.2.2024 3:04,1.2.2024 3:04 +0200,20240101,x\n",
     );
-    let columns = "select string_agg(attname || ' ' || format_type(atttypid, atttypmod), ', ' \
-                   order by attnum) from pg_attribute \
-                   where attrelid = 't'::regclass and attnum > 0";
     let mut command = case.load_command("t.csv --create --quiet --date-format %d.%m.%Y");
     command.args(["--date-format", "at=%d.%m.%Y %H:%M", "--date-format", "z=%d.%m.%Y %H:%M %z"]);
     crate::run::finish(crate::run::spawn(&mut command)).success();
     assert_eq!(
-        case.value(columns),
+        case.columns(),
         "id bigint, day date, At timestamp without time zone, z timestamp with time zone, \
          nr bigint, code text"
     );
     case.db.run("drop table t; drop schema pgspate cascade");
     case.put("t.json", "{\"day\":20241231,\"n\":20241231,\"at\":\"31.12.2024\"}\n");
     case.load("t.json --create --quiet --date-format day=%Y%m%d --date-format %d.%m.%Y").success();
-    assert_eq!(case.value(columns), "day date, n bigint, at date");
+    assert_eq!(case.columns(), "day date, n bigint, at date");
     assert_eq!(case.rows("t"), ["(2024-12-31,20241231,2024-12-31)"]);
+    // A column that the user names has dates, whatever the sample says.
+    case.put("empty.csv", "id,day\n1,\n");
+    case.load("empty.csv --create --quiet --date-format day=%d.%m.%Y").success();
+    assert_eq!(case.value("select pg_typeof(day) from empty"), "date");
+    case.put("wrong.csv", "id,day\n1,1/2/2024\n");
+    let said = case.refusal("wrong.csv --create --date-format day=%d.%m.%Y");
+    assert!(said.contains("does not have the date format"), "{said}");
     // A later value that does not have the format is not a reason to make the column text.
     let mut csv = "id,day\n".to_owned();
     (0..60_000).for_each(|id| csv += &format!("{id},31.12.2024\n"));

@@ -109,6 +109,14 @@ impl LoadCase {
         rows.into_iter().map(|row| row[0].clone().unwrap_or_default()).collect()
     }
 
+    /// Returns the columns of table `t` with their types.
+    pub(crate) fn columns(&self) -> String {
+        self.value(
+            "select string_agg(attname || ' ' || format_type(atttypid, atttypmod), ', ' \
+                 order by attnum) from pg_attribute where attrelid = 't'::regclass and attnum > 0",
+        )
+    }
+
     /// Returns whether the database has no session of pgspate.
     pub(crate) fn is_quiet(&self) -> bool {
         let sql = "select count(*) from pg_stat_activity where datname = current_database() \

@@ -80,7 +80,8 @@ pub fn columns_of_rows(
             let format = format_of(dates, name);
             let class_of = |value| date_class(format, value).unwrap_or_else(|| classify(value));
             let class = values.map(class_of).fold(InferredClass::None, InferredClass::join);
-            NewColumn { name: name.clone(), ty: class.column_type() }
+            let ty = named_type(dates, name).unwrap_or(class.column_type());
+            NewColumn { name: name.clone(), ty }
         })
         .collect()
 }
@@ -111,7 +112,11 @@ pub fn columns_of_json(sample: &[u8], dates: &DateFormats) -> Vec<NewColumn> {
         }
     }
     let types = classes.into_iter().map(InferredClass::column_type);
-    column_names(names).into_iter().zip(types).map(|(name, ty)| NewColumn { name, ty }).collect()
+    let column = |(name, ty): (String, ColumnType)| {
+        let ty = named_type(dates, &name).unwrap_or(ty);
+        NewColumn { name, ty }
+    };
+    column_names(names).into_iter().zip(types).map(column).collect()
 }
 
 /// Returns the keys and the classes of the members of a valid object or array.
@@ -148,9 +153,20 @@ fn members(raw: &[u8], dates: &DateFormats) -> Vec<(String, InferredClass)> {
 /// Returns the format of a column's dates. A format of digits alone is only that of a column that
 /// the user has named: other columns may have numbers.
 fn format_of<'a>(dates: &'a DateFormats, name: &str) -> Option<&'a DateFormat> {
-    let is_named = |named: &str| is_alike(named, name) || is_alike(named, &snake_case(name));
-    let (format, is_named) = dates.find(is_named)?;
+    let (format, is_named) = dates.find(|named| names_column(named, name))?;
     (is_named || !format.is_digits()).then_some(format)
+}
+
+/// Returns the type of a column whose dates the user has given a format. Values without the format
+/// are refused later, with their place.
+fn named_type(dates: &DateFormats, name: &str) -> Option<ColumnType> {
+    let (format, is_named) = dates.find(|named| names_column(named, name))?;
+    is_named.then(|| class_of_format(format).column_type())
+}
+
+/// Returns whether an option's name is that of a column, as it is or in snake case.
+fn names_column(named: &str, column: &str) -> bool {
+    is_alike(named, column) || is_alike(named, &snake_case(column))
 }
 
 /// Returns whether two names are equal but for case and outer white space.
@@ -161,12 +177,16 @@ fn is_alike(one: &str, other: &str) -> bool {
 /// Returns the class of a value that has this format.
 fn date_class(format: Option<&DateFormat>, value: &[u8]) -> Option<InferredClass> {
     let format = format?;
-    format.respell(value)?;
-    Some(match (format.has_zone(), format.has_time()) {
+    format.respell(value).map(|_| class_of_format(format))
+}
+
+/// Returns the class of the values of a format.
+fn class_of_format(format: &DateFormat) -> InferredClass {
+    match (format.has_zone(), format.has_time()) {
         (true, _) => InferredClass::Timestamptz,
         (false, true) => InferredClass::Timestamp,
         (false, false) => InferredClass::Date,
-    })
+    }
 }
 
 /// Returns a type that can store all values of type `current`, and also `value`. Returns `current`
