@@ -156,9 +156,13 @@ fn files_below(
     let mut walk = Walk { filter, open_folders: Vec::new(), files: Vec::new() };
     walk.collect_files(folder, depth, false)?;
     let mut files = walk.files;
-    files.sort_by(|a, b| (a.is_linked, a.path.as_os_str()).cmp(&(b.is_linked, b.path.as_os_str())));
-    let mut real_paths = HashSet::new();
-    files.retain(|file| file.path.canonicalize().map_or(true, |real| real_paths.insert(real)));
+    if files.iter().any(|file| file.is_linked) {
+        files.sort_by(|a, b| {
+            (a.is_linked, a.path.as_os_str()).cmp(&(b.is_linked, b.path.as_os_str()))
+        });
+        let mut real_paths = HashSet::new();
+        files.retain(|file| file.path.canonicalize().map_or(true, |real| real_paths.insert(real)));
+    }
     files.sort_by(|a, b| a.path.as_os_str().cmp(b.path.as_os_str()));
     Ok(files)
 }
