@@ -65,6 +65,11 @@ const KEYWORDS: &[&str] = &[
     "xmltable",
 ];
 
+/// Returns whether two names are equal but for case and outer white space.
+pub fn is_alike(one: &str, other: &str) -> bool {
+    one.trim().to_lowercase() == other.trim().to_lowercase()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

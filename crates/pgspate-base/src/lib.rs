@@ -19,7 +19,7 @@ mod refusal;
 mod secret;
 
 pub use error::{Error, ErrorKind, InputPlace, Result};
-pub use ident::{IDENT_BYTES_MAX, quote_ident, quote_literal, truncate_ident};
+pub use ident::{IDENT_BYTES_MAX, is_alike, quote_ident, quote_literal, truncate_ident};
 pub use nearest::{did_you_mean, nearest};
 pub use refusal::ServerRefusal;
 pub use secret::Secret;

@@ -130,11 +130,7 @@ fn render(report: &SyncReport, style: TerminalStyle) -> String {
         (report.wal_bytes, report.blocks_dirtied, report.updated_hot)
     else {
         line("  other servers store the rows, so this server does not know the WAL and the I/O");
-        return text
-            + &added_columns(&report.added_columns)
-            + &member(report)
-            + &warnings(report, style)
-            + &advice(report, style);
+        return text + &summary_end(report, style);
     };
     line(&format!(
         "  {} of WAL, {} blocks read, {} changed; {}, {}",
@@ -164,7 +160,12 @@ fn render(report: &SyncReport, style: TerminalStyle) -> String {
         known(report.table_dead_rows[0]),
         known(report.table_dead_rows[1]),
     ));
-    text + &added_columns(&report.added_columns)
+    text + &summary_end(report, style)
+}
+
+/// Formats what follows the figures.
+fn summary_end(report: &SyncReport, style: TerminalStyle) -> String {
+    added_columns(&report.added_columns)
         + &member(report)
         + &warnings(report, style)
         + &advice(report, style)

@@ -40,7 +40,9 @@ pub use pgspate_base::{
 };
 pub use pgspate_input::types::{PgType, SessionSettings, TypeKind};
 pub use recipe::{AUTOVACUUM_CHANGE, CurrentNames, RestoreRecipe, read_current_names};
-pub use search_path::{begin_pinned_sql, under_users_path_sql, users_path_sql};
+pub use search_path::{
+    begin_pinned_sql, pin_transaction_sql, under_users_path_sql, users_path_sql,
+};
 pub use session_settings::read_session;
 pub use similar_table::suggest_table;
 pub use storage::{StorageFacts, TableStorage};

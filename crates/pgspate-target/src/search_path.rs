@@ -37,7 +37,12 @@ pub(crate) fn pin_sql() -> String {
 
 /// Returns statements that begin a transaction with pgspate's path, whatever path the session has.
 pub fn begin_pinned_sql() -> String {
-    format!("begin isolation level read committed; set local search_path = {PINNED_PATH}")
+    format!("begin isolation level read committed; {}", pin_transaction_sql())
+}
+
+/// Returns the statement that pins the path for the rest of the transaction.
+pub fn pin_transaction_sql() -> String {
+    format!("set local search_path = {PINNED_PATH}")
 }
 
 /// Returns the statement that restores the user's path for the session, or for the transaction if
@@ -57,8 +62,8 @@ pub fn users_path_sql(is_local: bool) -> String {
 pub fn under_users_path_sql(statements: &str) -> String {
     format!(
         "select pg_catalog.set_config('search_path', \
-         pg_catalog.current_setting('{USERS_PATH_SETTING}'), true); {statements}; \
-         set local search_path = {PINNED_PATH}"
+         pg_catalog.current_setting('{USERS_PATH_SETTING}'), true); {statements}; {}",
+        pin_transaction_sql()
     )
 }
 

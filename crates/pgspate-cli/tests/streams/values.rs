@@ -291,7 +291,7 @@ fn text(ty: &str, random: &mut TestRandom, limits: WorkloadLimits) -> String {
             items.join(",")
         }
         "duo" => format!("({},\"{}\")", random.below(9), pick(random, &["x", "y z", ""])),
-        other => panic!("values of type {other} are not implemented"),
+        other => panic!("the test makes no values of type {other}"),
     }
 }
 

@@ -181,20 +181,22 @@ impl DateFormat {
                 return Err(format!("a date format has {name} once"));
             }
         }
-        let all = [[Hour, Hour12], [Minute, Minute], [Second, Second], [Fraction, Fraction]];
-        let rare = [[Half, Half], [Zone, Zone], [Weekday, Weekday]];
-        if all.iter().chain(&rare).any(|items| count(items) > 1) {
+        let rest: [&[FormatItem]; 7] =
+            [&[Hour, Hour12], &[Minute], &[Second], &[Fraction], &[Half], &[Zone], &[Weekday]];
+        if rest.iter().any(|items| count(items) > 1) {
             return Err("a part of the time is given twice".to_owned());
         }
         if self.has(Hour12) != self.has(Half) {
             return Err("%I and %p are used together".to_owned());
         }
-        let needs =
-            [(Minute, self.has_time(), "%M needs %H"), (Second, self.has(Minute), "%S needs %M")];
-        let more =
-            [(Fraction, self.has(Second), "%f needs %S"), (Zone, self.has_time(), "%z needs %H")];
-        match needs.iter().chain(&more).find(|(item, is_met, _)| self.has(*item) && !is_met) {
-            Some((.., problem)) => Err((*problem).to_owned()),
+        let needs = [
+            (Minute, self.has_time(), "%M needs %H"),
+            (Second, self.has(Minute), "%S needs %M"),
+            (Fraction, self.has(Second), "%f needs %S"),
+            (Zone, self.has_time(), "%z needs %H"),
+        ];
+        match needs.into_iter().find(|(item, is_met, _)| self.has(*item) && !is_met) {
+            Some((.., problem)) => Err(problem.to_owned()),
             None => Ok(()),
         }
     }

@@ -18,7 +18,7 @@ use std::collections::{HashMap, HashSet};
 use super::json::RecordWalk;
 use crate::encode::date_format::{DateFormat, DateFormats};
 use crate::json::{JsonKind, skip_space, unescape, value_end};
-use pgspate_base::{quote_ident, truncate_ident};
+use pgspate_base::{is_alike, quote_ident, truncate_ident};
 
 /// A type of a new column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -167,11 +167,6 @@ fn named_type(dates: &DateFormats, name: &str) -> Option<ColumnType> {
 /// Returns whether an option's name is that of a column, as it is or in snake case.
 fn names_column(named: &str, column: &str) -> bool {
     is_alike(named, column) || is_alike(named, &snake_case(column))
-}
-
-/// Returns whether two names are equal but for case and outer white space.
-fn is_alike(one: &str, other: &str) -> bool {
-    one.trim().to_lowercase() == other.trim().to_lowercase()
 }
 
 /// Returns the class of a value that has this format.

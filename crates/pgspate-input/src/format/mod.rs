@@ -200,10 +200,14 @@ pub fn is_row_error(error: &Error) -> bool {
 /// The most characters of a value in a message.
 const SHOWN_CHARS_MAX: usize = 64;
 
+/// Returns the first characters of a text, as messages show them.
+fn first_chars(text: &str) -> String {
+    text.chars().take(SHOWN_CHARS_MAX).collect()
+}
+
 /// Returns the error for a value that does not have the format of its column's dates.
 fn date_format_error(value: &[u8], format: Option<&DateFormat>) -> Error {
-    let value = String::from_utf8_lossy(value);
-    let shown: String = value.chars().take(SHOWN_CHARS_MAX).collect();
+    let shown = first_chars(&String::from_utf8_lossy(value));
     let pattern = format.map_or("", DateFormat::pattern);
     let message = format!("\"{shown}\" does not have the date format \"{pattern}\"");
     Error::new(ErrorKind::Type, message)

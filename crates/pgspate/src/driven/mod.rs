@@ -23,7 +23,8 @@ use pgspate_target::connect::Dsn;
 use pgspate_target::ledger::{self, BegunFleetJob, JobId, LockedFleetJob, NewFleetJob, SealedPart};
 use pgspate_target::session::{ReconnectBackoff, WaitLimits};
 use pgspate_target::{
-    TargetTable, begin_pinned_sql, quote_ident, server_error, suggest_table, users_path_sql,
+    TargetTable, begin_pinned_sql, pin_transaction_sql, quote_ident, server_error, suggest_table,
+    users_path_sql,
 };
 
 /// What tasks need to write parts of a job.
@@ -321,8 +322,7 @@ async fn move_parts(
     // Triggers and defaults of the user run under the user's search path.
     client.batch_execute(&users_path_sql(true)).await.map_err(failed())?;
     let written = client.execute(insert.as_str(), &[]).await.map_err(failed())?;
-    let pin = "set local search_path = pg_catalog, pg_temp";
-    client.batch_execute(pin).await.map_err(failed())?;
+    client.batch_execute(&pin_transaction_sql()).await.map_err(failed())?;
     Ok(written.cast_signed())
 }
 

@@ -5,17 +5,13 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 
 use super::{FleetReceipt, FleetTicket};
-use crate::copy::{
-    self, Commit, CopyEnd, CopyJob, CopySetup, Destination, EarlySession, LaneSession, Lanes,
-    SessionOpener,
-};
-use crate::format::EncodeMode;
+use crate::copy::{self, CopyEnd, Destination, LaneSession};
 use crate::plan::RowPlan;
-use crate::reading::{LoadWatch, ReadingOptions, Survey, hint_encoding};
+use crate::reading::{LoadWatch, ReadingOptions, StageCopy, Survey, hint_encoding};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Dsn;
 use pgspate_target::session::{ReconnectBackoff, WaitLimits};
-use pgspate_target::{TableStorage, TargetTable, ledger};
+use pgspate_target::{TargetTable, ledger};
 
 /// Writes the rows of a part into the job's stage. Nothing is written unless a receipt is returned,
 /// or the receipt was lost: then the rows are left out. Blocks.
@@ -88,41 +84,16 @@ fn stage_rows(
     let plan = RowPlan::make(&table, &session, &reading.facts(), &request)?;
     let stage = ledger::stage_name(ticket.job, ticket.fence);
     watch.start_over(reading.stored_bytes());
-    let (checked, checked_plan) = (reading.clone(), plan.clone());
-    let job = CopyJob {
-        session_opener: SessionOpener::new(
-            &control_session.dsn,
-            format!("pgspate load {}", table.name),
-        ),
-        early_session: EarlySession::default(),
-        control_connection: Arc::clone(&control_session.connection),
-        make_encoder: reading.encoder(
-            &plan,
-            &table,
-            session.server_version,
-            request.ignore_unknown,
-        )?,
-        setup: CopySetup {
-            text_sql: plan.copy_sql(EncodeMode::Text, &stage),
-            binary_sql: plan.copy_sql(EncodeMode::Binary, &stage),
-            limits,
-            lock_key: None,
-            commits_across_nodes: false,
-        },
-        mode: plan.mode,
-        one_statement: false,
-        lanes: Lanes::Fixed(1),
-        table_name: table.name.clone(),
-        columns: plan.column_names(),
-        input_names: reading.names(),
-        may_skip_rows: false,
-        storage: TableStorage::Plain.facts(),
-        is_stream: reading.is_stream(),
-        commit: Commit::AtEnd,
-        ledger: None,
-        check_unchanged: Box::new(move |read| checked.check_unchanged(&checked_plan, read)),
-        destination: Destination::OpenStage { before: "select".to_owned() },
+    let version = session.server_version;
+    let make_encoder = reading.encoder(&plan, &table, version, request.ignore_unknown)?;
+    let copy = StageCopy {
+        control_session: &control_session,
+        reading: &reading,
+        plan: &plan,
+        table: &table,
+        stage: &stage,
     };
+    let job = copy.job(make_encoder, Destination::OpenStage { before: "select".to_owned() });
     let cutter = reading.cutter(&plan, watch);
     let ended = copy::run(&job, cutter, &watch.copy, runtime);
     let explain = |error| explain_failure(ticket, &table, &plan, error);

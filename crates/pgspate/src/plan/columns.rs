@@ -11,6 +11,7 @@ use crate::encode::field::FieldEncoder;
 use crate::format::constants::ConstantColumn;
 use crate::numbers::counted;
 use crate::{Error, ErrorKind, Result, did_you_mean};
+use pgspate_base::is_alike;
 use pgspate_target::{PgType, SessionSettings, TargetColumn, TargetTable, TypeKind};
 
 /// A column that the load writes.
@@ -202,11 +203,6 @@ pub(super) fn find_column<'a>(table: &'a TargetTable, name: &str) -> Option<&'a 
         let mut matching = table.columns.iter().filter(|it| is_alike(&it.name, name));
         matching.next().filter(|_| matching.next().is_none())
     })
-}
-
-/// Returns whether two names are equal but for case and outer white space.
-pub(crate) fn is_alike(one: &str, other: &str) -> bool {
-    one.trim().to_lowercase() == other.trim().to_lowercase()
 }
 
 /// Returns the error for a name of the input that matches no column exactly, while another name of

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use super::columns::{ColumnRoute, PlannedColumn, find_column, is_alike};
+use super::columns::{ColumnRoute, PlannedColumn, find_column};
 use super::{InputFacts, RowRequest};
 use crate::encode::date_format::DateFormats;
 use crate::{Error, ErrorKind, Result, did_you_mean};
+use pgspate_base::is_alike;
 use pgspate_target::TargetTable;
 
 /// The oids of date, timestamp and timestamptz.

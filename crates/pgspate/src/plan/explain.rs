@@ -61,17 +61,9 @@ impl fmt::Display for LoadPlan {
 
 /// Returns in words how a column's values are written.
 pub(crate) fn describe_route(plan: &LoadPlan, column: &PlannedColumn) -> String {
-    if let Some(constant) = column.constant() {
-        return match constant.value() {
-            ConstantValue::Null => "NULL in all rows".to_owned(),
-            ConstantValue::Text(text) => format!("{} in all rows", quote_literal(text)),
-            ConstantValue::InputName => "the name of the file".to_owned(),
-        };
-    }
-    if let Some(reason) = column.text_reason() {
-        return format!("text: {reason}");
-    }
     let way = match &column.route {
+        ColumnRoute::Constant(constant) => return describe_constant(constant.value()),
+        _ if let Some(reason) = column.text_reason() => return format!("text: {reason}"),
         _ if plan.rows.mode == EncodeMode::Text => "text".to_owned(),
         ColumnRoute::Field(encoder) => format!("binary ({})", encoder.family_name()),
         ColumnRoute::Batch(encoder) if encoder.is_tagged() => "binary, value by value".to_owned(),
@@ -80,11 +72,19 @@ pub(crate) fn describe_route(plan: &LoadPlan, column: &PlannedColumn) -> String 
         }
         ColumnRoute::Batch(encoder) => format!("binary, by the text of {}", encoder.data_type()),
         ColumnRoute::Text(reason) => reason.clone(),
-        ColumnRoute::Constant(_) => "constant".to_owned(),
     };
     match &column.date_format {
         Some(format) => format!("{way}, written as {format}"),
         None => way,
+    }
+}
+
+/// Returns in words the value that is not in the records.
+fn describe_constant(value: &ConstantValue) -> String {
+    match value {
+        ConstantValue::Null => "NULL in all rows".to_owned(),
+        ConstantValue::Text(text) => format!("{} in all rows", quote_literal(text)),
+        ConstantValue::InputName => "the name of the file".to_owned(),
     }
 }
 

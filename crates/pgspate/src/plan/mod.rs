@@ -18,7 +18,6 @@ mod rows;
 use arrow_schema::Field;
 
 pub use atomic::{AtomicMethod, AtomicPlan, ReplaceMode};
-pub(crate) use columns::is_alike;
 pub use columns::{ColumnRoute, OmittedColumn, PlannedColumn, match_fields};
 pub(crate) use constants::{check_encoding, constant_names};
 pub(crate) use explain::describe_route;

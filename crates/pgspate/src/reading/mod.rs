@@ -14,6 +14,7 @@ mod input_digests;
 mod options;
 mod sample;
 mod sniff_inputs;
+mod stage_copy;
 mod survey;
 mod watch;
 
@@ -27,6 +28,7 @@ pub(crate) use constants::check_constants;
 pub use options::{InputOrigin, ReadingOptions};
 pub use sample::SAMPLE_BYTES;
 pub use sniff_inputs::{dialect, read_schema};
+pub(crate) use stage_copy::StageCopy;
 pub(crate) use survey::{
     Survey, is_lock_error, missing_table_error, name_lock_holder, parse_name, sniff_inputs,
 };
@@ -45,11 +47,11 @@ use crate::format::parquet::{ParquetCutter, ParquetFile};
 use crate::format::sniff::{Format, SniffedFormat};
 use crate::format::{ChainCutter, ChunkEncoder, Cutter, OpenCutter, infer};
 use crate::plan::{
-    ColumnRoute, InputFacts, RowPlan, RowRequest, check_encoding, constant_names, is_alike,
-    match_fields,
+    ColumnRoute, InputFacts, RowPlan, RowRequest, check_encoding, constant_names, match_fields,
 };
 use crate::source::Input;
 use crate::{Error, ErrorKind, Result};
+use pgspate_base::is_alike;
 use pgspate_target::{PgType, TargetTable};
 
 /// Inputs, and the format and columns that were detected.

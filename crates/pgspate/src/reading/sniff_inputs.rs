@@ -13,7 +13,7 @@ use crate::format::memory::ProgramBatches;
 use crate::format::parquet::ParquetFile;
 use crate::format::sniff::{Format, SniffedFormat, sniff};
 use crate::format::{RowForm, infer};
-use crate::plan::RowRequest;
+use crate::plan::constant_names;
 use crate::source::Input;
 use crate::{Error, ErrorKind, Result};
 
@@ -149,11 +149,9 @@ fn sniff_sample(
 /// columns that the input lacks.
 fn new_columns(inferred: Vec<(String, String)>, options: &ReadingOptions) -> Vec<(String, String)> {
     let mut columns = with_user_names(inferred, options);
-    let RowRequest { constants, file_name_column, .. } = &options.rows;
-    let names = constants.iter().map(|(name, _)| name).chain(file_name_column);
-    for name in names {
+    for name in constant_names(&options.rows) {
         if !columns.iter().any(|(column, _)| column == name) {
-            columns.push((name.clone(), "text".to_owned()));
+            columns.push((name.to_owned(), "text".to_owned()));
         }
     }
     columns

@@ -11,10 +11,7 @@ use tokio::runtime::Handle;
 use super::SyncOptions;
 use super::ahead::TableReadAhead;
 use super::created_table::CreatedTable;
-use crate::copy::{
-    self, Commit, CopyEnd, CopyJob, CopyOutcome, CopySetup, Destination, EarlySession, LaneSession,
-    Lanes, PIECE_BYTES, SessionOpener,
-};
+use crate::copy::{self, CopyEnd, CopyJob, CopyOutcome, Destination, LaneSession, PIECE_BYTES};
 use crate::encode::Encoded;
 use crate::fleet::FleetEntry;
 use crate::format::EncodeMode;
@@ -22,7 +19,7 @@ use crate::job::{ControlSession, RetryAfterConnectionLoss};
 use crate::load::add_columns::ColumnsToAdd;
 use crate::plan::{RowPlan, RowRequest};
 use crate::reading::{
-    LoadWatch, MakeEncoder, SniffedInputs, Survey, check_constants, hint_encoding,
+    LoadWatch, MakeEncoder, SniffedInputs, StageCopy, Survey, check_constants, hint_encoding,
     missing_table_error, parse_name,
 };
 use crate::stage::known_rows::KnownRowFilter;
@@ -30,7 +27,7 @@ use crate::stage::{self, StageTable};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::{Connection, Dsn};
 use pgspate_target::session::ReconnectBackoff;
-use pgspate_target::{SessionSettings, TableStorage, TargetTable, suggest_table};
+use pgspate_target::{SessionSettings, TargetTable, suggest_table};
 
 /// Which rows of the source are staged, and in how many sessions.
 pub(super) enum StagedRows {
@@ -178,55 +175,35 @@ impl Staging {
     }
 
     fn copy_job(&self) -> Result<CopyJob> {
-        let name = format!("pgspate load {}", self.table.name);
-        let (reading, plan) = (self.reading.clone(), self.plan.clone());
-        Ok(CopyJob {
-            session_opener: SessionOpener::new(&self.control_session.dsn, name)
-                .with_stage(&self.stage),
-            early_session: EarlySession::default(),
-            control_connection: Arc::clone(&self.control_session.connection),
-            make_encoder: match &self.rows {
-                StagedRows::All | StagedRows::Shared(_) => self.make_encoder()?,
-                StagedRows::Missing(TableReadAhead { known, .. }) => {
-                    let (encoder, known) = (self.make_encoder()?, Arc::clone(known));
-                    Box::new(move || Box::new(KnownRowFilter::new(encoder(), Arc::clone(&known))))
-                }
-            },
-            setup: CopySetup {
-                text_sql: self.plan.copy_sql(EncodeMode::Text, stage::STAGE_NAME),
-                binary_sql: self.plan.copy_sql(EncodeMode::Binary, stage::STAGE_NAME),
-                limits: self.control_session.limits,
-                lock_key: None,
-                commits_across_nodes: self.table.commits_across_nodes,
-            },
-            mode: self.plan.mode,
-            one_statement: false,
-            lanes: Lanes::Fixed(1),
-            table_name: self.table.name.clone(),
-            columns: self.plan.column_names(),
-            input_names: self.reading.names(),
-            may_skip_rows: false,
-            // The stage is a temporary table.
-            storage: TableStorage::Plain.facts(),
-            is_stream: self.reading.is_stream(),
-            commit: Commit::AtEnd,
-            ledger: None,
-            check_unchanged: Box::new(move |read| reading.check_unchanged(&plan, read)),
-            destination: match &self.rows {
-                StagedRows::All => Destination::Stage { where_conditions: Vec::new() },
-                StagedRows::Shared(conditions) => {
-                    Destination::Stage { where_conditions: conditions.clone() }
-                }
-                StagedRows::Missing(TableReadAhead { snapshot, .. }) => Destination::OpenStage {
-                    before: format!(
-                        "set transaction isolation level repeatable read; \
-                         set transaction snapshot '{snapshot}'; \
-                         lock table {} in access share mode nowait",
-                        self.table.sql_name
-                    ),
-                },
-            },
-        })
+        let make_encoder = self.make_encoder()?;
+        let (make_encoder, destination) = match &self.rows {
+            StagedRows::All => (make_encoder, Destination::Stage { where_conditions: Vec::new() }),
+            StagedRows::Shared(conditions) => {
+                (make_encoder, Destination::Stage { where_conditions: conditions.clone() })
+            }
+            StagedRows::Missing(TableReadAhead { known, snapshot, .. }) => {
+                let known = Arc::clone(known);
+                let make_filter: MakeEncoder = Box::new(move || {
+                    Box::new(KnownRowFilter::new(make_encoder(), Arc::clone(&known)))
+                });
+                let before = format!(
+                    "set transaction isolation level repeatable read; \
+                     set transaction snapshot '{snapshot}'; \
+                     lock table {} in access share mode nowait",
+                    self.table.sql_name
+                );
+                (make_filter, Destination::OpenStage { before })
+            }
+        };
+        let copy = StageCopy {
+            control_session: &self.control_session,
+            reading: &self.reading,
+            plan: &self.plan,
+            table: &self.table,
+            stage: stage::STAGE_NAME,
+        };
+        let job = copy.job(make_encoder, destination);
+        Ok(CopyJob { session_opener: job.session_opener.with_stage(&self.stage), ..job })
     }
 
     fn explain_failure(&self, error: Error) -> Error {

@@ -304,28 +304,31 @@ impl DelimitedEncoder {
 
     /// Returns an error with the place of the next record.
     fn format_error(&mut self, bytes: &[u8], message: &str) -> Error {
+        Error::new(ErrorKind::Format, message)
+            .with_sqlstate(SqlState::BAD_COPY_FILE_FORMAT)
+            .at(self.record_place(bytes))
+    }
+
+    /// Returns the place of the next record.
+    fn record_place(&mut self, bytes: &[u8]) -> InputPlace {
         let (counted_to, lines) = self.lines_counted;
         let lines = lines + count_lines(&bytes[counted_to..self.record_start], self.layout.eol);
         self.lines_counted = (self.record_start, lines);
         let (line, byte) = self.chunk.as_deref().map_or((0, 0), |chunk| (chunk.line, chunk.byte));
-        let place = InputPlace {
+        InputPlace {
             line: Some(line + lines),
             byte: Some(byte + self.record_start as u64),
             ..InputPlace::default()
-        };
-        Error::new(ErrorKind::Format, message)
-            .with_sqlstate(SqlState::BAD_COPY_FILE_FORMAT)
-            .at(place)
+        }
     }
 
     /// Returns the error for a value that does not have its column's format of dates.
     #[cold]
     fn date_error(&mut self, bytes: &[u8], (column, value): (usize, Vec<u8>)) -> Error {
+        let place = self.record_place(bytes);
         let DelimitedColumn { name, date_format, .. } = &self.columns[column];
-        let (name, format) = (name.clone(), date_format.clone());
-        let place = self.format_error(bytes, "").place().cloned().unwrap_or_default();
-        let place = InputPlace { column: Some(name), ..place };
-        format::date_format_error(&value, format.as_deref()).at(place)
+        let place = InputPlace { column: Some(name.clone()), ..place };
+        format::date_format_error(&value, date_format.as_deref()).at(place)
     }
 
     /// Indexes the next window. Returns false at the end of the chunk.

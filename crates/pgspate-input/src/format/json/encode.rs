@@ -18,7 +18,8 @@ use crate::encode::{Encoded, text};
 use crate::format::constants::RowTail;
 use crate::format::keyed::{KeyTarget, KeyedOptions};
 use crate::format::{
-    Chunk, ChunkData, ChunkEncoder, EncodeMode, InputRecord, date_format_error, no_such_row_error,
+    Chunk, ChunkData, ChunkEncoder, EncodeMode, InputRecord, date_format_error, first_chars,
+    no_such_row_error,
 };
 use crate::json::{
     ArrayLiteralStyle, JsonKind, JsonSyntaxError, UnsupportedEscape, append_array_literal, key_end,
@@ -266,7 +267,7 @@ impl JsonEncoder {
                 .at(place)
                 .hint("Name the keys of all records with `--columns a,b,...`.");
         }
-        let shown: String = key.chars().take(64).collect();
+        let shown = first_chars(&key);
         let columns = self.options.columns.iter().map(|column| column.name.as_str());
         self.error(chunk, from, &format!("key \"{shown}\" names no column"))
             .hint_if(did_you_mean("column", &key, columns))
