@@ -19,7 +19,7 @@ __all__ = ["write"]
 _MODE_HINTS = {
     "overwrite": 'Pass `mode="replace"`.',
     "truncate": 'Pass `mode="replace"`.',
-    "create": "Pass `create=True` beside the mode.",
+    "create": "Pass `create=True` together with the mode.",
     "fail": "There is no mode that refuses a table that exists. Without `create=True`, a missing "
     "table is an error.",
     "insert": 'Pass `mode="append"`.',

@@ -216,8 +216,8 @@ impl LabTrial {
         levels.join(", ")
     }
 
-    /// Returns the levels as a person says them: `pgspate, 2 lanes, autovacuum on`. Levels that
-    /// mean nothing without their factor have its name beside them.
+    /// Returns the levels in words: `pgspate, 2 lanes, autovacuum on`. If a level means nothing by
+    /// itself, the factor's name is added.
     pub fn description(&self) -> String {
         let say = |(factor, level): (&str, &str)| match level {
             "none" if !factor.contains(' ') => format!("no {factor}"),

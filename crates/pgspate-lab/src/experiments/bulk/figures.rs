@@ -206,7 +206,8 @@ pub(crate) fn left_out(results: &Results, levels: &[(&str, &str)]) -> Option<Str
     results.lines().iter().filter(is_one).find_map(|line| line.skipped.clone())
 }
 
-/// Returns pgspate beside the faster of the two others, for the settings that load all alike.
+/// Compares pgspate with the faster of the two others: with default settings, with tuned settings,
+/// and with indexes on the tables.
 pub(super) fn comparisons(results: &Results) -> Vec<Comparison> {
     let cases = [
         ("default settings", BASE),

@@ -96,7 +96,7 @@ fn batches(results: &Results) -> Vec<(u64, String)> {
     batches
 }
 
-/// Returns `pgspate apply` beside the fastest other way at each batch size.
+/// Compares `pgspate apply` with the fastest other method at each batch size.
 pub(super) fn comparisons(results: &Results) -> Vec<Comparison> {
     let compared = |(count, batch): &(u64, String)| {
         let case = format!("batches of {}", thousands(*count));

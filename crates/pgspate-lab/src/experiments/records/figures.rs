@@ -170,7 +170,7 @@ fn best_without(results: &Results) -> Option<String> {
     Some(text)
 }
 
-/// Returns batches beside single inserts into each large table.
+/// Compares batches with single inserts into each large table.
 pub(super) fn comparisons(results: &Results) -> Vec<Comparison> {
     let compared = |table: BankTable, writing: RecordMethod| {
         let rate = |writing: RecordMethod| {
