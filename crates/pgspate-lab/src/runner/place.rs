@@ -19,8 +19,8 @@ use crate::results::{RunConditions, file_error};
 use crate::stop::RunStop;
 use crate::user_server::UserServer;
 
-/// The commit that this program was built from: `PGSPATE_COMMIT=$(git rev-parse --short HEAD)` in
-/// the environment of the build, and nothing otherwise.
+/// The commit that this program was built from. Known only if the build's environment had
+/// `PGSPATE_COMMIT=$(git rev-parse --short HEAD)`.
 const BUILD: Option<&str> = option_env!("PGSPATE_COMMIT");
 
 /// The server that trials run on.
@@ -149,8 +149,9 @@ pub(super) fn other_conditions_error(
     let folder = folder.display();
     let message =
         format!("results of {name} in \"{folder}\" are of another {what}: {then}, not {now}");
-    Error::new(ErrorKind::Usage, message)
-        .hint("Give another folder with `--results`, or drop what is measured with `--fresh`.")
+    Error::new(ErrorKind::Usage, message).hint(
+        "Give another folder with `--results`, or discard the earlier results with `--fresh`.",
+    )
 }
 
 /// The folder of an experiment's files. Creating it removes what a killed run has left.
