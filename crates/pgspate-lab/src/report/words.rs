@@ -106,7 +106,7 @@ fn once(of: &Spread) -> &'static str {
     if of.count > 1 { "" } else { " (made once)" }
 }
 
-/// `a`, `a and b`, `a, b and c`.
+/// Joins words: `a`, `a and b`, `a, b and c`.
 pub fn listed(all: &[String]) -> String {
     match all {
         [] => String::new(),

@@ -188,7 +188,7 @@ mod tests {
             of(&[ours, (ChangeMethod::Unnest, "10", [90.0, 110.0])]),
             "no other measured way was faster at any batch size."
         );
-        // A lead that is seen is not denied.
+        // The answer names a lead within the range of repeats, because the figures show it.
         let perhaps = (ChangeMethod::Unnest, "10", [115.0, 145.0]);
         let within = "UNNEST of arrays in batches of 10 (18 % more).";
         assert_eq!(
