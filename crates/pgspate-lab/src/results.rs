@@ -550,7 +550,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn numbers_are_asked_for_by_levels() {
+    fn numbers_are_found_by_levels() {
         let mut lines = vec![
             line(&[("way", "a"), ("with", "x")], 0, 1.0),
             line(&[("way", "a"), ("with", "x")], 1, 3.0),

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn ours_have_colours_of_their_own() {
+    fn pgspate_has_its_own_colours() {
         assert_eq!(colours(&["copy", "pgspate", "merge", "pgspate, tuned"]), [2, 0, 3, 1]);
     }
 }

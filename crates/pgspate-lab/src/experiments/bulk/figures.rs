@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn reason_for_skipping_is_of_trials_with_the_given_levels() {
+    fn reason_for_skipping_comes_from_trials_with_the_given_levels() {
         let mut tuned = with(ONE, &changed(&[("settings", TUNED)]));
         tuned.skipped =
             Some("it needs server settings that the lab does not change on your server".to_owned());
