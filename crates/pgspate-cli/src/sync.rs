@@ -81,7 +81,7 @@ fn render(report: &SyncReport, style: TerminalStyle) -> String {
     let (deleted, unchanged) = (thousands(deleted), thousands(unchanged));
     let all = thousands(report.rows_in);
     line(&match (report.is_check, report.is_same()) {
-        (true, true) => format!("{table}: equal to the source, {all} rows"),
+        (true, true) => format!("{table}: equal to the source, {}", plural(report.rows_in, "row")),
         (true, false) => format!(
             "{table}: {inserted} to insert, {updated} to update, {deleted} to delete; \
              {unchanged} of {all} unchanged"
