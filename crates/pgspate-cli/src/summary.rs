@@ -8,7 +8,8 @@ use pgspate::numbers::{bytes, rate, seconds, thousands};
 use crate::errors::TerminalStyle;
 use crate::fleet::describe_member;
 
-/// The number of rows from which on the time for counting them is shown: about a tenth of a second.
+/// The least number of rows at which the time for counting them is shown: about a tenth of a
+/// second.
 const COUNTED_ROWS_MIN: u64 = 500_000;
 
 /// Formats the summary of a load.

@@ -188,8 +188,8 @@ fn render_advice(report: &SyncReport, style: TerminalStyle) -> String {
     match (report.advice.is_empty(), report.is_same()) {
         (true, true) => format!("{first}\nnothing is known that would make this sync cheaper\n"),
         (true, false) => format!(
-            "{first}\nno advice: earlier updates of the table show no unused index and no \
-             fillfactor that slows such a sync down\n"
+            "{first}\nno advice: by the table's earlier updates, neither an unused index nor the \
+             fillfactor slows such a sync down\n"
         ),
         (false, _) => format!("{first}\n{}", advice(report, style)),
     }

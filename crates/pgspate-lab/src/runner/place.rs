@@ -48,7 +48,7 @@ impl TrialPlace {
         Ok(TrialPlace::LabServer(match &options.installation {
             Some(found) => found.clone(),
             None => locate(&|step: &ServerStep| show(&LabEvent::Server(step)))
-                .map_err(lab_server::embedded)?,
+                .map_err(lab_server::to_connect_error)?,
         }))
     }
 
@@ -79,7 +79,8 @@ impl TrialPlace {
     pub(super) fn storage(&self) -> Result<String> {
         match self {
             TrialPlace::LabServer(_) => {
-                let folder = ThrowawayServer::temporary_folder().map_err(lab_server::embedded)?;
+                let folder =
+                    ThrowawayServer::temporary_folder().map_err(lab_server::to_connect_error)?;
                 Ok(facts::storage(&folder))
             }
             TrialPlace::UserServer(_) => Ok(String::new()),

@@ -150,7 +150,8 @@ pub(crate) async fn create_and_roll_back(
     );
     created.map_err(server_error(format!("could not create table {name}")))?;
     let table = table?;
-    rolled_back.map_err(server_error(format!("could not roll back table {name}")))?;
+    rolled_back
+        .map_err(server_error(format!("could not roll back the creation of table {name}")))?;
     let table = table.ok_or_else(|| {
         Error::new(ErrorKind::Bug, "the table that was just created does not exist")
     })?;
