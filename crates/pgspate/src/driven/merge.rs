@@ -6,7 +6,7 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use tokio::runtime::Handle;
 use tokio_postgres::Client;
 
-use super::complete::{JobState, StagedParts, find_winners, lock};
+use super::complete::{JobState, StagedParts, drop_stage, find_winners, lock};
 use super::{FleetJobReport, FleetReceipt, FleetTicket};
 use crate::format::memory::{BatchIter, ProgramBatches};
 use crate::plan::AutoChoice;
@@ -52,7 +52,6 @@ pub(super) fn complete(
     runtime: &Handle,
 ) -> Result<FleetJobReport> {
     check_options(&options)?;
-    let begun = ticket.begun();
     let work = match runtime.block_on(find_work(ticket, receipts, dsn))? {
         Work::Complete(report) => return Ok(report),
         Work::Open(work) => work,
@@ -75,8 +74,7 @@ pub(super) fn complete(
     };
     runtime.block_on(async {
         let connection = dsn.connect("pgspate fleet").await?;
-        // Ignored: `pgspate status` shows a stage that is left.
-        let _ = ledger::drop_stage(&connection.client, &begun).await;
+        drop_stage(&connection.client, ticket).await;
         Ok(completed)
     })
 }
