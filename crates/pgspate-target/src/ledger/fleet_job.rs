@@ -345,8 +345,8 @@ pub async fn find_part(client: &Client, job: i64, part: i64) -> Result<Option<Se
     Ok(row.as_ref().map(SealedPart::of_row))
 }
 
-/// Takes one of the connections that the tasks of a job share, for as long as the session lasts.
-/// Returns false if all are taken.
+/// Takes one of the slots that limit the connections of a job's tasks. The session holds the slot
+/// until it ends. Returns false if all slots are taken.
 ///
 /// # Errors
 /// [`ErrorKind::Server`] if the lock cannot be tried, [`ErrorKind::Connect`] if the connection
@@ -355,8 +355,8 @@ pub async fn take_job_slot(client: &Client, job: i64, slots: u32) -> Result<bool
     lock::take_slot(client, &digest_texts(["fleet job slot", &job.to_string()]), slots).await
 }
 
-/// Returns whether the attempt with this transaction is sealed. Waits while its transaction is in
-/// progress, after the answer to its commit was lost.
+/// Returns whether the attempt with this transaction is sealed. The caller has lost the answer to
+/// the commit, so the transaction may still be in progress: then waits for its end.
 ///
 /// # Errors
 /// [`ErrorKind::Server`] if the ledger cannot be read, [`ErrorKind::Connect`] if the connection

@@ -101,7 +101,7 @@ pub struct PlanRequest {
 pub struct LoadPlan {
     /// The table's name, quoted for SQL.
     pub table: String,
-    /// Where an extension stores the table's rows and what follows, in words.
+    /// Where an extension stores the table's rows, and what that means for the load, in words.
     pub storage: Option<&'static str>,
     /// How records become rows.
     pub rows: RowPlan,
