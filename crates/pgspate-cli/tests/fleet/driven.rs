@@ -405,10 +405,13 @@ impl DriverRun<'_> {
     /// Writes two parts of two rows, in the first of which an attempt may be repeated.
     fn drive(&self, name: &str, (first, last): (i32, i32)) -> Result<FleetJobReport> {
         let handle = self.scene.runtime.handle();
-        let options = FleetJobOptions::default();
-        let ticket = driven::begin("t", Some(name), options, None, &self.dsn, self.limits, handle)?;
+        let (dsn, limits) = (&self.dsn, self.limits);
+        let upsert = SyncOptions { scope: Scope::NoDelete, ..SyncOptions::default() };
+        let sync = (self.way == JobWay::Upsert).then_some(upsert);
+        let (name, options) = (Some(name), self.way.options());
+        let ticket = driven::begin("t", name, options, sync.as_ref(), dsn, limits, handle)?;
         if ticket.is_complete {
-            return driven::complete(&ticket, &[], None, &self.dsn, self.limits, handle);
+            return driven::complete(&ticket, &[], sync, dsn, limits, handle);
         }
         let mut receipts = Vec::new();
         for part in 0..2 {
