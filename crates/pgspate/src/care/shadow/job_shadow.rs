@@ -1,5 +1,5 @@
-//! The shadow of a job of an engine with a driver. Tasks fill it, and the transaction that completes
-//! the job builds its indexes and exchanges it for the table.
+//! The shadow of a job of an engine with a driver. Tasks fill it, and the transaction that
+//! completes the job builds its indexes and exchanges it for the table.
 
 use std::time::{Duration, Instant};
 
@@ -25,8 +25,8 @@ pub(crate) struct JobShadow {
 }
 
 impl JobShadow {
-    /// Returns the shadow of the table with this oid. `table` is the table's name in SQL, and `name`
-    /// its own name in SQL, without the schema.
+    /// Returns the shadow of the table with this oid. `table` is the table's name in SQL, and
+    /// `name` is that name without the schema.
     pub(crate) fn new(
         job: i64,
         (oid, table, name): (u32, &str, &str),
