@@ -17,6 +17,7 @@ mod rows;
 
 use arrow_schema::Field;
 
+pub(crate) use atomic::check_replaceable;
 pub use atomic::{AtomicMethod, AtomicPlan, ReplaceMode};
 pub use columns::{ColumnRoute, OmittedColumn, PlannedColumn, match_fields};
 pub(crate) use constants::{check_encoding, constant_names};
