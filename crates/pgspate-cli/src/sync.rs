@@ -27,6 +27,9 @@ pub(crate) fn run(args: SyncArgs, style: TerminalStyle) -> Result<CommandAnswer>
         return Ok(CommandAnswer::Yes);
     }
     if plan {
+        if !quiet {
+            sync.evidence().iter().for_each(|found| write_stderr_line(style.dim(found)));
+        }
         for statement in sync.statements() {
             write_stdout(format!("{statement};\n"))?;
         }
