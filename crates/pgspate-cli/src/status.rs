@@ -209,9 +209,9 @@ fn render_stream(stream: &StreamStatus) -> String {
         position => format!(", up to {position}"),
     };
     format!(
-        "stream {}{part}  {} events applied{at}{letters}\n  last advanced at {}\n{emptied}",
+        "stream {}{part}  {} applied{at}{letters}\n  last advanced at {}\n{emptied}",
         stream.stream,
-        count(stream.events),
+        plural(stream.events.unsigned_abs(), "event"),
         stream.updated,
     )
 }

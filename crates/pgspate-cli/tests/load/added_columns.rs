@@ -238,8 +238,8 @@ fn types_of_added_columns_can_be_chosen() {
     let said = case.refusal("bad.csv --table t --add-columns --type n=nothing");
     assert!(said.contains("type \"nothing\" does not exist"), "{said}");
     assert_snapshot!(case.refusal("bad.csv --table t --type n=int"), @r#"
-    error: --type needs --create or --add-columns: it does not change columns that the
-          … table has
+    error: `--type` needs `--create` or `--add-columns`: it does not change columns that
+          … the table has
 
     hint: Create the table with `--create`, or add column "n" to it with `--add-columns`.
     "#);

@@ -325,7 +325,7 @@ fn rejects_are_refused_if_rows_cannot_be_set_aside() {
     hint: Leave `--commit end` out.
     ");
     assert_snapshot!(case.refusal("t.csv --table u --max-rejects 3"), @"
-    error: --max-rejects needs a file for the rejected rows, or they would be lost
+    error: `--max-rejects` needs a file for the rejected rows, or they would be lost
 
     hint: Name the file with `--rejects`, for example `--rejects rejected.csv`.
     ");

@@ -96,7 +96,7 @@ async fn read_maintenance_facts_with_timeout(load: &Load) -> Result<MaintenanceF
 /// whether the database has a ledger.
 fn inspect(mut options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load, Result<bool>)> {
     if options.rejects_max.is_some() && options.rejects.is_none() {
-        let message = "--max-rejects needs a file for the rejected rows, or they would be lost";
+        let message = "`--max-rejects` needs a file for the rejected rows, or they would be lost";
         return Err(Error::new(ErrorKind::Usage, message)
             .hint("Name the file with `--rejects`, for example `--rejects rejected.csv`."));
     }

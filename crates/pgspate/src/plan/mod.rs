@@ -20,6 +20,7 @@ use arrow_schema::Field;
 pub use atomic::{AtomicMethod, AtomicPlan, ReplaceMode};
 pub use columns::{ColumnRoute, OmittedColumn, PlannedColumn, match_fields};
 pub(crate) use constants::{check_encoding, constant_names};
+pub(crate) use date_formats::hint_date_format;
 pub(crate) use explain::describe_route;
 pub use maintenance::{AutoChoice, IndexChoice, MaintenancePlan};
 pub use rows::{RowPlan, RowRequest};

@@ -92,6 +92,11 @@ fn sniff_sample(
     let lines = &*without_skipped_lines(sample, options);
     let sniffed = sniff(input.name(), lines, is_complete, expected_names, &options.read)
         .map_err(|error| with_input_name(error, input))?;
+    if let (Some(doubt), None) = (sniffed.header_doubt, expected_names) {
+        let message = format!("could not tell whether the first line names the columns: {doubt}");
+        let hint = "Say so with `--header yes`, or `--header no` if it is a row.";
+        return Err(with_input_name(Error::new(ErrorKind::Format, message).hint(hint), input));
+    }
     let wants_types = table_columns.is_none() || options.rows.add_columns;
     let mut header_line = Vec::new();
     let (shape, inferred) = match sniffed.format.rows() {

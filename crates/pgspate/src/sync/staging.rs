@@ -18,7 +18,7 @@ use crate::format::EncodeMode;
 use crate::job::{ControlSession, RetryAfterConnectionLoss};
 use crate::load::add_columns::ColumnsToAdd;
 use crate::load::create::check_typed_columns;
-use crate::plan::{RowPlan, RowRequest};
+use crate::plan::{RowPlan, RowRequest, hint_date_format};
 use crate::reading::{
     LoadWatch, MakeEncoder, SniffedInputs, StageCopy, Survey, check_constants, hint_encoding,
     missing_table_error, parse_name,
@@ -221,6 +221,7 @@ impl Staging {
             Some(to_add) => to_add.hint_type(error),
             None => error,
         };
+        let error = hint_date_format(error, &self.plan.columns);
         Error::new(kind, message).because(hint_encoding(error, &self.plan))
     }
 
