@@ -21,8 +21,8 @@ use pgspate_target::measure::{self, Measurement};
 use pgspate_target::{TypedQuery, UPDATES_PER_VACUUM, server_error};
 
 /// Query for the advice. Columns: the table's fillfactor; the names of unused indexes that are not
-/// unique; the columns of these indexes; the number of updates of the table; the number of HOT
-/// updates; updates between two vacuums; rows.
+/// unique; the columns of these indexes. Then numbers: updates of the table; HOT updates; updates
+/// between two vacuums; rows.
 const ADVICE_FACTS_SQL: &str = "\
 select coalesce((select option_value::int from pg_class c, pg_options_to_table(c.reloptions)
                  where c.oid = $1::oid and option_name = 'fillfactor'), 100),
