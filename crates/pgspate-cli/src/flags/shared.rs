@@ -101,8 +101,8 @@ pub(super) fn table() -> Vec<Flag<Option<String>>> {
     vec![flag]
 }
 
-/// Returns the flags for columns that `--create` or `--add-columns` makes. `key_help` is the help of
-/// `--primary-key`.
+/// Returns the flags for columns that `--create` or `--add-columns` makes. `key_help` is the help
+/// of `--primary-key`.
 pub(super) fn new_table(key_help: &'static str) -> Vec<Flag<NewTableOptions>> {
     let types = values("type", "COLUMN=TYPE", column_type, |it: &mut NewTableOptions, types| {
         it.types = types

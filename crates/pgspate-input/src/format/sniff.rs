@@ -163,7 +163,7 @@ fn unsupported_file(sample: &[u8]) -> Option<(&'static str, &'static str)> {
             8,
             b"DUCK",
             "a DuckDB database",
-            "Export a table: `duckdb FILE \"copy t to 't.parquet'\"`. From Python, pass a relation.",
+            "Export a table: `duckdb FILE \"copy t to 't.parquet'\"`. Python can pass a relation.",
         ),
         (0, b"Obj\x01", "an Avro file", "Convert it to Parquet or JSON."),
         (0, b"ORC", "an ORC file", "Convert it to Parquet, for example with `pyarrow.orc`."),

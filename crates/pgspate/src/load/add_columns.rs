@@ -62,8 +62,8 @@ impl ColumnsToAdd {
     /// server.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] if the options contradict each other, or if a type is not a type. [`ErrorKind::Plan`] if the role
-    /// may not add columns, or if the table is a partition.
+    /// [`ErrorKind::Usage`] if the options contradict each other, or if a type is not a type.
+    /// [`ErrorKind::Plan`] if the role may not add columns, or if the table is a partition.
     pub(crate) async fn plan(
         connection: &Connection,
         table: &mut TargetTable,

@@ -41,8 +41,8 @@ impl NewTableOptions {
     pub(crate) fn check_use(&self, creates: bool, adds_columns: bool) -> Result<()> {
         match self.types.first() {
             Some((name, _)) if !creates && !adds_columns => {
-                let message = "`--type` needs `--create` or `--add-columns`: it does not change columns \
-                               that the table has";
+                let message = "`--type` needs `--create` or `--add-columns`: it does not change \
+                               columns that the table has";
                 Err(Error::new(ErrorKind::Usage, message).hint(format!(
                     "Create the table with `--create`, or add column \"{name}\" to it with \
                      `--add-columns`."
