@@ -214,7 +214,8 @@ async fn begin_again(
         let message = format!("an earlier run of job \"{name}\" has written {parts} to the table");
         return Err(Error::new(ErrorKind::Ledger, message).hint(format!(
             "If each part has the same rows in every run, begin the job with stable parts: these \
-             are not written again. If not, delete the rows and run `pgspate status --forget {job}`."
+             are not written again. If not, delete the rows and run `pgspate status --forget \
+             {job}`."
         )));
     }
     let sql = "with parts as (delete from pgspate.part where job = $1 and not $2) \

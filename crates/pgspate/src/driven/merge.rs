@@ -31,11 +31,11 @@ pub(super) fn check_options(options: &SyncOptions) -> Result<()> {
         ("transactions", options.transactions > 1, one),
         ("keep", options.keeps_last, no_order),
         ("read_ahead", options.read_ahead == AutoChoice::Always, "the rows are staged already"),
-        ("fleet", options.fleet.fleet.is_some(), "a job is no member of a fleet"),
+        ("fleet", options.fleet.fleet.is_some(), "its tasks share the work already"),
     ];
     match refused.iter().find(|(_, is_refused, _)| *is_refused) {
         Some((option, _, why)) => {
-            let message = format!("a job of an engine cannot have the option \"{option}\": {why}");
+            let message = format!("a job with a driver cannot have the option \"{option}\": {why}");
             Err(Error::new(ErrorKind::Usage, message))
         }
         None => Ok(()),
