@@ -24,8 +24,11 @@ pub(crate) struct FleetJobRows {
     /// The number of rows.
     pub(crate) rows: u64,
     /// Returns the job's report as the ledger keeps it.
-    pub(crate) report: Box<dyn Fn(&SyncReport) -> Result<String> + Send + Sync>,
+    pub(crate) report: WriteJobReport,
 }
+
+/// Writes the report of a job as the ledger keeps it.
+type WriteJobReport = Box<dyn Fn(&SyncReport) -> Result<String> + Send + Sync>;
 
 impl FleetJobRows {
     /// Copies the rows to the session's stage, which is empty.
