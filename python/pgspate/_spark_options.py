@@ -194,7 +194,8 @@ def _number(name: str, text: str) -> int:
 
 def _target(given: dict[str, str], notes: list[str]) -> str | None:
     """Returns the connection string of the options."""
-    parameters = {name: given[name] for name in ("user", "password", "passfile") if name in given}
+    names = ("user", "password", "passfile")
+    parameters: dict[str, str] = {name: given[name] for name in names if name in given}
     url, service = given.get("url"), given.get("service")
     if url is not None and service is not None:
         raise UsageError("the options url and service are both given", hint="Use one of them.")

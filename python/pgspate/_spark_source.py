@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from ._errors import LedgerError, UsageError
 from ._spark_options import SparkOptions, parse_options
 from .fleetjob import Receipt, Ticket
-from .spark import begin, write_batches
+from .spark import begin_frame, write_batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,8 +52,8 @@ class DefaultSource(DataSource):
         options = parse_options(self.options, overwrite=overwrite)
         for note in options.notes:
             warnings.warn(note, stacklevel=2)
-        ticket = begin(schema, options.table, options.to, options.job, options.create,
-                       options.begin)
+        ticket = begin_frame(schema, options.table, options.to, options.job, options.create,
+                             options.begin)
         return PartWriter(ticket, options)
 
     def streamWriter(  # noqa: N802

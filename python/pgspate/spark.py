@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -16,11 +15,11 @@ from queue import Empty, Full, Queue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Literal
 
-from . import _calls
+from ._engine import begin, create_table, given
 from ._errors import Error, UsageError
 from ._spark_types import arrow_schema
 from ._target import Target, conninfo
-from .fleetjob import JobReport, Receipt, Ticket, begin_write
+from .fleetjob import JobReport, Receipt, Ticket
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,9 +75,9 @@ def load(
         Error: The job could not be begun or completed. The table is unchanged.
         PySparkException: A task failed too often. The job is aborted, and the table is unchanged.
     """
-    begin = given(mode=None if mode == "append" else mode, key=list(key), commit=commit,
-                  connections=connections, buffer=buffer)
-    return _write(df, table, conninfo(to), job, begin, create=create, columns=columns,
+    options = given(mode=None if mode == "append" else mode, key=list(key), commit=commit,
+                    connections=connections, buffer=buffer)
+    return _write(df, table, conninfo(to), job, options, create=create, columns=columns,
                   ignore_unknown=ignore_unknown, partitions=partitions)
 
 
@@ -129,10 +128,10 @@ def sync(
         PySparkException: A task failed too often. The job is aborted, and the table is unchanged.
     """
     scopes = [scope_by] if isinstance(scope_by, str) else list(scope_by)
-    begin = given(mode="sync", key=list(key), scope_by=scopes, scope=scope, no_delete=no_delete,
-                  max_delete=max_delete, allow_empty=allow_empty, connections=connections,
-                  buffer=buffer)
-    return _write(df, table, conninfo(to), job, begin, create=create, columns=columns,
+    options = given(mode="sync", key=list(key), scope_by=scopes, scope=scope, no_delete=no_delete,
+                    max_delete=max_delete, allow_empty=allow_empty, connections=connections,
+                    buffer=buffer)
+    return _write(df, table, conninfo(to), job, options, create=create, columns=columns,
                   ignore_unknown=ignore_unknown, partitions=partitions)
 
 
@@ -178,32 +177,14 @@ def _query_id(df: DataFrame) -> str:
     return str(query_id)
 
 
-def given(**arguments: Any) -> dict[str, Any]:
-    """Returns the arguments that were given."""
-    return {name: value for name, value in arguments.items() if value not in (None, False, [])}
-
-
-def begin(
+def begin_frame(
     schema: Any, table: str, to: str | None, job: str | None, create: bool, options: dict[str, Any]
 ) -> Ticket:
     """Begins a job that writes rows of Spark's schema."""
     arrow = arrow_schema(schema)
     if create:
-        _create_table(arrow, table, to, options.get("key") or [])
-    ticket = begin_write(table, to=to, job=job, **options)
-    for warning in ticket.warnings:
-        warnings.warn(warning, stacklevel=3)
-    return ticket
-
-
-def _create_table(schema: pa.Schema, table: str, to: str | None, key: list[str]) -> None:
-    """Creates the table if it does not exist."""
-    for one in schema:
-        if str(one.type) == "null":
-            raise UsageError(f'the column "{one.name}" has the type void',
-                             hint="Cast it to the type that the new column should have.")
-    _calls.load(schema.empty_table(), table, to=to, create=True, primary_key=key,
-                ignore_unknown=True)
+        create_table(arrow, table, to, options.get("key", []))
+    return begin(table, to, job, options)
 
 
 def _write(
@@ -219,7 +200,7 @@ def _write(
     partitions: int | None,
 ) -> JobReport:
     """Begins a job, writes the data frame's partitions as its parts, and completes it."""
-    ticket = begin(df.schema, table, to, job, create, options)
+    ticket = begin_frame(df.schema, table, to, job, create, options)
     if ticket.is_complete:
         return ticket.complete([])
     if partitions is not None:
