@@ -4,10 +4,13 @@ use std::sync::Arc;
 
 use pgspate::ErrorKind;
 use pgspate::Result;
-use pgspate::driven::{self, AbortOutcome, FleetJobReport, FleetReceipt, FleetTicket};
+use pgspate::driven::{
+    self, AbortOutcome, FleetJobOptions, FleetJobReport, FleetReceipt, FleetTicket,
+};
 use pgspate::load::LoadWatch;
 use pgspate::reading::{InputOrigin, ReadingOptions};
 use pgspate::session::WaitLimits;
+use pgspate::sync::SyncOptions;
 use pgspate::target::connect::{Dsn, Environment};
 use pgspate_embedded::testing;
 use tokio::runtime::Runtime;
@@ -19,14 +22,14 @@ use crate::support::LoadCase;
 use crate::test_random::{TestRandom, long_run};
 
 /// A table with rows, and a driver that writes into it.
-struct DriverScene {
-    case: LoadCase,
-    dsn: Dsn,
-    runtime: Runtime,
+pub(crate) struct DriverScene {
+    pub(crate) case: LoadCase,
+    pub(crate) dsn: Dsn,
+    pub(crate) runtime: Runtime,
 }
 
 impl DriverScene {
-    fn new() -> DriverScene {
+    pub(crate) fn new() -> DriverScene {
         let case = LoadCase::new(
             "create table t (id int primary key, name text default 'none', \
                              n int generated always as identity, twice int generated always as \
@@ -38,13 +41,38 @@ impl DriverScene {
     }
 
     fn begin(&self, name: Option<&str>) -> Result<FleetTicket> {
-        driven::begin("t", name, &self.dsn, WaitLimits::default(), self.runtime.handle())
+        self.begin_with(name, FleetJobOptions::default(), None)
+    }
+
+    pub(crate) fn begin_with(
+        &self,
+        name: Option<&str>,
+        options: FleetJobOptions,
+        sync: Option<&SyncOptions>,
+    ) -> Result<FleetTicket> {
+        let limits = WaitLimits::default();
+        driven::begin("t", name, options, sync, &self.dsn, limits, self.runtime.handle())
     }
 
     /// Writes a part: the rows of a csv file with this header.
-    fn write_csv(&self, ticket: &FleetTicket, part: i64, csv: &str) -> Result<FleetReceipt> {
+    pub(crate) fn write_csv(
+        &self,
+        ticket: &FleetTicket,
+        part: i64,
+        csv: &str,
+    ) -> Result<FleetReceipt> {
         self.case.put("part.csv", csv);
-        let path = self.case.path("part.csv").to_str().unwrap().to_owned();
+        self.write_file(ticket, part, "part.csv")
+    }
+
+    /// Writes a part: the rows of a file.
+    pub(crate) fn write_file(
+        &self,
+        ticket: &FleetTicket,
+        part: i64,
+        file: &str,
+    ) -> Result<FleetReceipt> {
+        let path = self.case.path(file).to_str().unwrap().to_owned();
         let origin = InputOrigin::Sources(vec![path]);
         let options = ReadingOptions { origin, ..ReadingOptions::default() };
         let watch = Arc::new(LoadWatch::default());
@@ -70,27 +98,48 @@ impl DriverScene {
     }
 
     /// Writes a part of the ids from `first` to `last`.
-    fn write(&self, ticket: &FleetTicket, part: i64, first: i32, last: i32) -> FleetReceipt {
+    pub(crate) fn write(
+        &self,
+        ticket: &FleetTicket,
+        part: i64,
+        first: i32,
+        last: i32,
+    ) -> FleetReceipt {
         let rows: String = (first..=last).map(|id| format!("{id},part {part}\n")).collect();
         self.write_csv(ticket, part, &format!("id,name\n{rows}")).unwrap()
     }
 
-    fn complete(&self, ticket: &FleetTicket, receipts: &[FleetReceipt]) -> Result<FleetJobReport> {
+    pub(crate) fn complete(
+        &self,
+        ticket: &FleetTicket,
+        receipts: &[FleetReceipt],
+    ) -> Result<FleetJobReport> {
         let handle = self.runtime.handle();
-        driven::complete(ticket, receipts, &self.dsn, WaitLimits::default(), handle)
+        driven::complete(ticket, receipts, None, &self.dsn, WaitLimits::default(), handle)
     }
 
-    fn abort(&self, ticket: &FleetTicket) -> AbortOutcome {
+    /// Completes a job whose rows are compared with the table's rows.
+    pub(crate) fn complete_sync(
+        &self,
+        ticket: &FleetTicket,
+        receipts: &[FleetReceipt],
+        sync: &SyncOptions,
+    ) -> Result<FleetJobReport> {
+        let (sync, handle) = (Some(sync.clone()), self.runtime.handle());
+        driven::complete(ticket, receipts, sync, &self.dsn, WaitLimits::default(), handle)
+    }
+
+    pub(crate) fn abort(&self, ticket: &FleetTicket) -> AbortOutcome {
         driven::abort(ticket, &self.dsn, WaitLimits::default(), self.runtime.handle()).unwrap()
     }
 
-    fn ids(&self) -> String {
+    pub(crate) fn ids(&self) -> String {
         self.case.value("select string_agg(id::text, ' ' order by id) from t")
     }
 
     /// Checks that no stage and no sealed part is left.
     #[track_caller]
-    fn assert_clean(&self) {
+    pub(crate) fn assert_clean(&self) {
         let left = "select (select count(*) from pg_namespace where nspname like 'pgspate\\_job%') \
                     || ' ' || (select count(*) from pgspate.part)";
         assert_eq!(self.case.value(left), "0 0");
@@ -182,9 +231,10 @@ fn a_driver_that_runs_again_writes_a_named_job_once() {
     assert_eq!(scene.complete(&third, &[]).unwrap(), report);
     scene.assert_clean();
     scene.case.db.run("create table other (id int)");
-    let limits = WaitLimits::default();
-    let handle = scene.runtime.handle();
-    let error = driven::begin("other", Some("nightly"), &scene.dsn, limits, handle).unwrap_err();
+    let (options, limits) = (FleetJobOptions::default(), WaitLimits::default());
+    let (name, handle) = (Some("nightly"), scene.runtime.handle());
+    let begun = driven::begin("other", name, options, None, &scene.dsn, limits, handle);
+    let error = begun.unwrap_err();
     assert!(error.to_string().contains("which writes public.t"), "{error}");
 }
 
@@ -316,9 +366,10 @@ impl DriverRun<'_> {
     /// Writes two parts of two rows, in the first of which an attempt may be repeated.
     fn drive(&self, name: &str, (first, last): (i32, i32)) -> Result<FleetJobReport> {
         let handle = self.scene.runtime.handle();
-        let ticket = driven::begin("t", Some(name), &self.dsn, self.limits, handle)?;
+        let options = FleetJobOptions::default();
+        let ticket = driven::begin("t", Some(name), options, None, &self.dsn, self.limits, handle)?;
         if ticket.is_complete {
-            return driven::complete(&ticket, &[], &self.dsn, self.limits, handle);
+            return driven::complete(&ticket, &[], None, &self.dsn, self.limits, handle);
         }
         let mut receipts = Vec::new();
         for part in 0..2 {
@@ -331,7 +382,7 @@ impl DriverRun<'_> {
             };
             receipts.push(attempt);
         }
-        driven::complete(&ticket, &receipts, &self.dsn, self.limits, handle)
+        driven::complete(&ticket, &receipts, None, &self.dsn, self.limits, handle)
     }
 }
 

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn copy_is_left_out_where_it_cannot_read() {
+    fn the_reason_says_why_copy_cannot_read_a_file() {
         let why = form("b.tbl", "1|x|\n2|y|\n").unwrap_err();
         assert_eq!(why, "its lines end with a delimiter");
         assert_eq!(form("c.json", "{\"a\": 1}\n").unwrap_err(), "it is json");

@@ -21,6 +21,7 @@ pub use atomic::{AtomicMethod, AtomicPlan, ReplaceMode};
 pub use columns::{ColumnRoute, OmittedColumn, PlannedColumn, match_fields};
 pub(crate) use constants::{check_encoding, constant_names};
 pub(crate) use explain::describe_route;
+pub(crate) use lanes::one_statement_reason;
 pub use maintenance::{AutoChoice, IndexChoice, MaintenancePlan};
 pub use rows::{RowPlan, RowRequest};
 
@@ -166,7 +167,7 @@ impl LoadPlan {
             atomic_plan: None,
             ledger,
             maintenance: MaintenancePlan::default(),
-            may_skip_rows: table.triggers.iter().any(|it| it.for_each_row && it.is_before),
+            may_skip_rows: may_skip_rows(table),
         };
         if let Some(atomic_plan) = atomic_plan {
             plan.apply_atomic_plan(request, atomic_plan)?;
@@ -207,6 +208,11 @@ impl LoadPlan {
             _ => sql,
         }
     }
+}
+
+/// Returns whether a trigger of the table may skip rows.
+pub(crate) fn may_skip_rows(table: &TargetTable) -> bool {
+    table.triggers.iter().any(|it| it.for_each_row && it.is_before)
 }
 
 /// Returns the warning about a foreign key that is kept.

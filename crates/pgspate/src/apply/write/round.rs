@@ -461,8 +461,8 @@ fn same_key_error(name: &str) -> Error {
         .with_sqlstate(SqlState::CARDINALITY_VIOLATION)
 }
 
-/// Returns the error if a row takes the key of another row, and no transaction tells when that row
-/// gives it up.
+/// Returns the error if a row takes the key of another row, and the stream has no transactions.
+/// Such a stream does not say when the other row gives up its key.
 fn taken_key_error(name: &str) -> Error {
     let message = format!(
         "a row of {name} gets the key of another row, and the stream does not say where its \

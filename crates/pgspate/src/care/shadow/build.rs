@@ -79,7 +79,10 @@ impl TableCare<'_> {
         let indexes = self.cancellable(self.incomplete_message(), build)?;
         let indexes: Option<Vec<String>> = indexes.into_iter().collect();
         let indexes = indexes.ok_or_else(|| {
-            ExchangeError::Changed("an index has an unknown form".to_owned()).into_error(message())
+            ExchangeError::Changed(
+                "an index has a definition that pgspate does not know".to_owned(),
+            )
+            .into_error(message())
         })?;
         self.build_indexes(indexes).map_err(|error| self.hint_how_to_find_line(error))?;
         let complete = async {
@@ -173,8 +176,8 @@ impl TableCare<'_> {
                 if !is_strict {
                     return Ok(Some(format!(
                         "the transaction of {} began before all rows were committed; if it reads \
-                         the table only now, it sees only some of the rows; `--atomic` waits for \
-                         such transactions",
+                         the table from now on, it sees only some of the rows; `--atomic` waits \
+                         for such transactions",
                         first.session
                     )));
                 }

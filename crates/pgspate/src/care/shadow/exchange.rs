@@ -204,7 +204,7 @@ async fn continue_identity(
 pub(super) async fn run(client: &Client, all: Vec<Option<String>>) -> Result<(), ExchangeError> {
     for sql in all {
         let Some(sql) = sql else {
-            let why = "the server describes an index or statistics in an unknown form";
+            let why = "an index or statistics have a definition that pgspate does not know";
             return Err(ExchangeError::Changed(why.to_owned()));
         };
         client.batch_execute(&sql).await?;
