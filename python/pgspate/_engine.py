@@ -19,6 +19,26 @@ def given(**arguments: Any) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if value not in (None, False, [])}
 
 
+# The words of engines for what `begin_write` does.
+_MODES: dict[str, dict[str, Any]] = {
+    "append": {},
+    "overwrite": {"mode": "replace"},
+    "upsert": {"mode": "sync", "no_delete": True},
+    "sync": {"mode": "sync"},
+}
+
+
+def mode_options(mode: str) -> dict[str, Any]:
+    """Returns the arguments of `begin_write` for a mode.
+
+    Raises:
+        UsageError: There is no such mode.
+    """
+    if mode not in _MODES:
+        raise UsageError(f'unknown mode "{mode}"', hint=f"The modes are {', '.join(_MODES)}.")
+    return _MODES[mode]
+
+
 def begin(table: str, to: str | None, job: str | None, options: dict[str, Any]) -> Ticket:
     """Begins a job, and shows what the user should know."""
     ticket = begin_write(table, to=to, job=job, **options)

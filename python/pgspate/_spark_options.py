@@ -1,7 +1,7 @@
 """The options of `df.write.format("pgspate")`, spelled as those of Spark's JDBC writer.
 
-No option is ignored silently: an option of JDBC without effect is named in a warning, an option
-that would change what is written is refused with the option to use, and an unknown one is an error.
+No option is ignored silently. A warning names options of JDBC that have no effect. An option of JDBC
+that would change what is written is refused, and an unknown option is an error.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit, urlunsplit
 
+from ._engine import mode_options
 from ._errors import UsageError
 
 # Options in the case in which they are documented. Spark's options are case-insensitive.
 _TARGET = ("url", "dbtable", "user", "password", "service", "passfile")
-_TEXTS = {"write": "mode", "commit": "commit", "scope": "scope", "maxDelete": "max_delete"}
-_LISTS = {"key": "key", "scopeBy": "scope_by"}
-_FLAGS = {"noDelete": "no_delete", "allowEmpty": "allow_empty"}
+_TEXTS = {"commit": "commit", "scope": "scope", "maxDelete": "max_delete"}
+_LISTS = {"key": "key", "scopeBy": "scope_by", "ignoreColumns": "ignore_columns"}
+_FLAGS = {"noDelete": "no_delete", "insertOnly": "insert_only", "allowEmpty": "allow_empty",
+          "stableParts": "stable_parts"}
 _NUMBERS = {"connections": "connections", "buffer": "buffer"}
-_OTHERS = ("job", "columns", "ignoreUnknown", "create")
+_OTHERS = ("write", "job", "columns", "ignoreUnknown", "create")
 OPTIONS = (*_TARGET, *_TEXTS, *_LISTS, *_FLAGS, *_NUMBERS, *_OTHERS)
 
 # Options of JDBC that say how it writes, or how it reads. Here they have no effect.
@@ -124,7 +126,7 @@ def parse_options(options: Mapping[str, str], *, overwrite: bool) -> SparkOption
     to = _target(given, notes)
     if "dbtable" not in given:
         raise UsageError("the option dbtable is missing", hint="Name the table with `dbtable`.")
-    begin: dict[str, Any] = {}
+    begin = _mode(given.get("write", "append").lower(), overwrite)
     for name, argument in _TEXTS.items():
         if name.lower() in given:
             begin[argument] = given[name.lower()]
@@ -137,7 +139,6 @@ def parse_options(options: Mapping[str, str], *, overwrite: bool) -> SparkOption
     for name, argument in _NUMBERS.items():
         if name.lower() in given:
             begin[argument] = _number(name, given[name.lower()])
-    _set_mode(begin, overwrite)
     columns = _names(given["columns"]) if "columns" in given else None
     return SparkOptions(to, given["dbtable"], given.get("job"), _flag(given, "create"), begin,
                         columns, _flag(given, "ignoreUnknown"), notes)
@@ -160,19 +161,15 @@ def _check_names(given: dict[str, str]) -> list[str]:
     return notes
 
 
-def _set_mode(begin: dict[str, Any], overwrite: bool) -> None:
-    """Replaces the option `write` and Spark's mode by the mode of `begin_write`."""
-    mode = begin.pop("mode", "append").lower()
-    if mode not in ("append", "upsert", "sync"):
-        raise UsageError(f'the option write is "{mode}"',
+def _mode(write: str, overwrite: bool) -> dict[str, Any]:
+    """Returns the arguments of `begin_write` for the option `write` and Spark's mode."""
+    if write not in ("append", "upsert", "sync"):
+        raise UsageError(f'the option write is "{write}"',
                          hint="Use append, upsert or sync; or `.mode(\"overwrite\")`.")
-    if overwrite and mode != "append":
-        raise UsageError(f'`.mode("overwrite")` and write={mode} contradict each other',
+    if overwrite and write != "append":
+        raise UsageError(f'`.mode("overwrite")` and write={write} contradict each other',
                          hint="Use `.mode(\"append\")`.")
-    if overwrite:
-        begin["mode"] = "overwrite"
-    elif mode != "append":
-        begin["mode"] = mode
+    return dict(mode_options("overwrite" if overwrite else write))
 
 
 def _names(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Spark's types: the Arrow type in which Spark hands over each, or what to cast."""
+"""Spark's types: the Arrow type in which Spark passes each, or what to cast."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _REFUSED = {
 
 
 def arrow_schema(schema: Any) -> pa.Schema:
-    """Returns the Arrow schema in which Spark hands over rows of a schema.
+    """Returns the Arrow schema in which Spark passes rows of a schema.
 
     Raises:
         UsageError: A column has a type that PostgreSQL cannot take from Spark. The hint says what
@@ -77,7 +77,7 @@ def _arrow_type(data_type: Any, column: str) -> pa.DataType:
         fields = [(one.name, _arrow_type(one.dataType, column)) for one in data_type.fields]
         return pa.struct(fields)
     if hasattr(data_type, "sqlType"):
-        # A user-defined type. Spark hands over what it is made of.
+        # A user-defined type. Spark passes what it is made of.
         return _arrow_type(data_type.sqlType(), column)
     hint = _REFUSED.get(name, "Cast it to a string.").format(column=column)
     message = f'the column "{column}" has the type {data_type.simpleString()}'

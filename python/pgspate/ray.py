@@ -16,7 +16,7 @@ from ray.data import Datasink as _RayDatasink
 from ray.data.block import BlockAccessor
 
 from . import _calls
-from ._engine import begin, create_table, given
+from ._engine import begin, create_table, given, mode_options
 from ._errors import Error, LedgerError
 from ._fleet import FleetReport, fleet
 from ._target import Target, conninfo
@@ -68,9 +68,8 @@ class Datasink(_RayDatasink["Receipt | None"]):
         self._columns = columns
         self._ignore_unknown = ignore_unknown
         self._ticket: Ticket | None = None
-        mode_given = None if mode == "append" else mode
-        self._options = given(mode=mode_given, key=list(key), commit=commit,
-                              connections=connections, buffer=buffer)
+        self._options = {**mode_options(mode), **given(
+            key=list(key), commit=commit, connections=connections, buffer=buffer)}
 
     def on_write_start(self, schema: pa.Schema | None = None) -> None:
         """Begins the job. Ray calls this in the driver, and not for a dataset without rows."""
@@ -144,8 +143,8 @@ def write_postgres(
             environment.
         job: Name by which a rerun of the driver finds the job. A complete job is not written again.
         mode: ``"append"`` adds rows, ``"overwrite"`` replaces all rows of the table, and
-            ``"upsert"`` updates rows of the same key.
-        key: Columns that identify a row. Default: the primary key.
+            ``"upsert"`` updates rows of the same key and inserts the others.
+        key: For ``"upsert"``: columns that identify a row. Default: the primary key.
         commit: As for `pgspate.fleetjob.begin_write`.
         create: Create the table if it does not exist, with types that fit the dataset.
         columns: As for `pgspate.load`.
@@ -172,7 +171,7 @@ def write_postgres(
 
 
 class _MayRetry(Exception):
-    """An error that a retry may cure. Ray is told to retry this class alone."""
+    """An error that a retry may cure. Ray retries this class alone."""
 
 
 def sync_each(
@@ -228,12 +227,17 @@ def sync_each(
     as_remote: Any = ray.remote
     settings = {"max_retries": _RETRIES, **(ray_remote_args or {}), "retry_exceptions": [_MayRetry]}
     remote = as_remote(**settings)(sync_scope)
-    waiting = [remote.remote(item, member) for member, item in enumerate(items)]
+    waiting: list[Any] = []
     try:
+        for member, item in enumerate(items):
+            waiting.append(remote.remote(item, member))
+            if member == 0 and options.get("create"):
+                # The other tasks find the table that the first one has created.
+                ray.get(waiting)
         ray.get(waiting)
-    except ray.exceptions.RayTaskError as error:
+    except ray.exceptions.RayError as error:
         for task in waiting:
             ray.cancel(task, force=False)
-        cause = error.cause
+        cause = getattr(error, "cause", None)
         raise cause if isinstance(cause, Error) else error from None
     return fleet(fleet_name or table, generation=generation, to=server)

@@ -15,7 +15,7 @@ from queue import Empty, Full, Queue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Literal
 
-from ._engine import begin, create_table, given
+from ._engine import begin, create_table, given, mode_options
 from ._errors import Error, UsageError
 from ._spark_types import arrow_schema
 from ._target import Target, conninfo
@@ -42,6 +42,7 @@ def load(
     mode: Literal["append", "overwrite", "upsert"] = "append",
     key: Sequence[str] = (),
     commit: Literal["job", "task"] | None = None,
+    stable_parts: bool = False,
     create: bool = False,
     columns: Sequence[str] | None = None,
     ignore_unknown: bool = False,
@@ -58,9 +59,10 @@ def load(
             environment.
         job: Name by which a rerun of the driver finds the job. A complete job is not written again.
         mode: ``"append"`` adds rows, ``"overwrite"`` replaces all rows of the table, and
-            ``"upsert"`` updates rows of the same key.
-        key: Columns that identify a row. Default: the primary key.
+            ``"upsert"`` updates rows of the same key and inserts the others.
+        key: For ``"upsert"``: columns that identify a row. Default: the primary key.
         commit: As for `pgspate.fleetjob.begin_write`.
+        stable_parts: As for `pgspate.fleetjob.begin_write`.
         create: Create the table if it does not exist, with types that fit the data frame.
         columns: As for `pgspate.load`.
         ignore_unknown: As for `pgspate.load`.
@@ -75,8 +77,9 @@ def load(
         Error: The job could not be begun or completed. The table is unchanged.
         PySparkException: A task failed too often. The job is aborted, and the table is unchanged.
     """
-    options = given(mode=None if mode == "append" else mode, key=list(key), commit=commit,
-                    connections=connections, buffer=buffer)
+    options = {**mode_options(mode), **given(
+        key=list(key), commit=commit, stable_parts=stable_parts, connections=connections,
+        buffer=buffer)}
     return _write(df, table, conninfo(to), job, options, create=create, columns=columns,
                   ignore_unknown=ignore_unknown, partitions=partitions)
 
@@ -90,6 +93,8 @@ def sync(
     scope_by: str | Sequence[str] = (),
     scope: str | None = None,
     no_delete: bool = False,
+    insert_only: bool = False,
+    ignore_columns: Sequence[str] = (),
     max_delete: float | str | None = None,
     allow_empty: bool = False,
     job: str | None = None,
@@ -110,6 +115,8 @@ def sync(
         scope_by: Columns. The scope is all rows whose values in these columns occur in the data.
         scope: "all" for the whole table, or an SQL predicate over its columns.
         no_delete: Insert and update rows, and delete none.
+        insert_only: Insert rows, and neither update nor delete any.
+        ignore_columns: Columns that are not compared. They are written when another column differs.
         max_delete: Fail if the sync would delete a larger share of the scope, in percent.
         allow_empty: Allow a data frame without rows, which empties the scope.
         job: As for `load`.
@@ -128,9 +135,10 @@ def sync(
         PySparkException: A task failed too often. The job is aborted, and the table is unchanged.
     """
     scopes = [scope_by] if isinstance(scope_by, str) else list(scope_by)
-    options = given(mode="sync", key=list(key), scope_by=scopes, scope=scope, no_delete=no_delete,
-                    max_delete=max_delete, allow_empty=allow_empty, connections=connections,
-                    buffer=buffer)
+    options = {**mode_options("sync"), **given(
+        key=list(key), scope_by=scopes, scope=scope, no_delete=no_delete, insert_only=insert_only,
+        ignore_columns=list(ignore_columns), max_delete=max_delete, allow_empty=allow_empty,
+        connections=connections, buffer=buffer)}
     return _write(df, table, conninfo(to), job, options, create=create, columns=columns,
                   ignore_unknown=ignore_unknown, partitions=partitions)
 
@@ -235,7 +243,7 @@ def write_batches(
     context = TaskContext.get()
     if context is None:
         raise UsageError("a part is written outside of a task of Spark")
-    # Spark's iterator stays in this thread. The server is asked for nothing until a row is there.
+    # Spark's iterator stays in this thread. There is no connection before the first row.
     rows = (batch for batch in batches if batch.num_rows)
     first = next(rows, None)
     if first is None:

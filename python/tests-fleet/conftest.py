@@ -7,9 +7,10 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -67,12 +68,15 @@ def wait_until(is_true, what: str, seconds: float = 60) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def environment() -> Iterator[None]:
     """Sets what child processes of engines need, and checks that none is left."""
-    with pytest.MonkeyPatch.context() as patch:
+    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", PYTHONPATH)
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         patch.setenv("SPARK_LOCAL_HOSTNAME", "localhost")
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        # A socket's path is short, so pytest's folder is too long.
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ray"))
+        patch.setenv("RAY_TMPDIR", folder)
         patch.syspath_prepend(str(HERE))
         patch.setenv(RUN, str(os.getpid()))
         yield

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import signal
 import subprocess
@@ -12,7 +11,6 @@ import pytest
 
 import pgspate
 from conftest import HERE
-from pgspate.fleetjob import begin_write
 
 ray = pytest.importorskip("ray")
 
@@ -20,14 +18,12 @@ import pgspate.ray  # noqa: E402
 from faulty_ray import FaultySink, mark_first  # noqa: E402
 
 ROWS, PARTS = 40_000, 8
-HAS_MODES = "mode" in inspect.signature(begin_write).parameters
-needs_modes = pytest.mark.skipif(not HAS_MODES, reason="begin_write has no modes")
 
 
 @pytest.fixture(scope="module")
 def workers(environment):
-    ray.init(num_cpus=2, _node_ip_address="127.0.0.1", include_dashboard=False, log_to_driver=False, configure_logging=False,
-             object_store_memory=200 << 20)
+    ray.init(address="local", num_cpus=2, _node_ip_address="127.0.0.1", include_dashboard=False,
+             log_to_driver=False, configure_logging=False, object_store_memory=200 << 20)
     ray.data.DataContext.get_current().enable_progress_bars = False
     yield
     ray.shutdown()
@@ -81,7 +77,6 @@ def test_a_named_job_is_written_once(workers, table, dsn):
     check(table)
 
 
-@needs_modes
 def test_overwrite_by_nothing_empties(workers, table, dsn):
     table.execute("insert into t values (1)")
     pgspate.ray.write_postgres(rows(), "t", to=dsn, mode="overwrite")
@@ -91,7 +86,6 @@ def test_overwrite_by_nothing_empties(workers, table, dsn):
     check(table, 0)
 
 
-@needs_modes
 def test_upsert_updates_rows_of_the_same_key(workers, db, dsn):
     db.execute("create table t (id bigint primary key)")
     db.execute("insert into t values (1), (2)")

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
-
 import pytest
 
 import pgspate
 import pgspate.spark
-from pgspate.fleetjob import begin_write
-
-HAS_MODES = "mode" in inspect.signature(begin_write).parameters
-needs_modes = pytest.mark.skipif(not HAS_MODES, reason="begin_write has no modes")
 
 
 def by_source(df, dsn, mode="append", **options):
@@ -92,7 +86,6 @@ def test_the_server_refuses_rows(spark, db, write):
     assert db.execute(left + "and relname like '%stage%'").fetchone() == (0,)
 
 
-@needs_modes
 def test_overwrite_replaces_all_rows(spark, db, write):
     db.execute("create table t (id bigint primary key)")
     db.execute("insert into t values (1), (2)")
@@ -102,7 +95,6 @@ def test_overwrite_replaces_all_rows(spark, db, write):
     assert ids(db) == []
 
 
-@needs_modes
 def test_upsert_updates_rows_of_the_same_key(spark, db, write):
     db.execute("create table t (id bigint primary key, name text)")
     db.execute("insert into t values (1, 'old'), (2, 'old')")
@@ -111,7 +103,6 @@ def test_upsert_updates_rows_of_the_same_key(spark, db, write):
     assert found == [(1, "old"), (2, "new"), (3, "new"), (4, "new")]
 
 
-@needs_modes
 @pytest.mark.parametrize("is_source", [True, False])
 def test_sync_makes_scopes_equal(spark, db, dsn, is_source):
     db.execute("create table t (meter int, day int, use float8, primary key (meter, day))")
@@ -127,7 +118,6 @@ def test_sync_makes_scopes_equal(spark, db, dsn, is_source):
     assert found == [(1, 3, 6), (2, 3, 6), (3, 4, 4)]
 
 
-@needs_modes
 def test_tasks_can_commit_by_themselves(spark, db, write):
     db.execute("create table t (id bigint)")
     write(spark.range(0, 1000, 1, 4), commit="task")
