@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from dlt.common.destination import DestinationCapabilitiesContext
 from dlt.common.destination.client import HasFollowupJobs, RunnableLoadJob
-from dlt.common.storages.load_storage import ParsedLoadJobFileName
+from dlt.common.storages.load_package import ParsedLoadJobFileName
 from dlt.destinations.impl.postgres.factory import PostgresTypeMapper, postgres
 from dlt.destinations.impl.postgres.postgres import PostgresClient
 
 from . import _calls
+from .fleetjob import begin_write
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from dlt.common.destination.client import LoadJob, PreparedTableSchema
+    from dlt.common.destination.client import LoadJob
+    from dlt.common.destination.typing import PreparedTableSchema
     from dlt.common.schema import TColumnSchema
 
 __all__ = ["pgspate"]
@@ -38,11 +40,18 @@ class ParquetLoadJob(RunnableLoadJob, HasFollowupJobs):
         is_staged = client.should_load_data_to_staging_dataset(self.load_table_name)
         disposition = self._load_table.get("write_disposition")
         if disposition == "append" and not is_staged:
-            # The ledger knows files by name. So a file whose answer was lost is not loaded twice.
-            _calls.load(self._file_path, table, to=to, format="parquet", commit="end")
+            self._append_once(table, to)
         else:
             # dlt may have emptied the table since an earlier attempt.
             _calls.load(_read_batches(self._file_path), table, to=to, commit="end")
+
+    def _append_once(self, table: str, to: str) -> None:
+        """Appends the file, unless an earlier attempt has done so and its answer was lost."""
+        # The file's name has the number of the attempt. The job's id does not.
+        name = f"dlt load {self._load_id}, {self.job_id()}"
+        ticket = begin_write(table, to=to, job=name, commit="task", stable_parts=True)
+        if not ticket.is_complete:
+            ticket.complete([ticket.write(0, self._file_path)])
 
 
 def _read_batches(path: str) -> pa.RecordBatchReader:
@@ -72,7 +81,8 @@ class PgspateTypeMapper(PostgresTypeMapper):
         """Returns the type of a column."""
         if column["data_type"] == "json":
             return "jsonb"
-        return super().to_destination_type(column, table)
+        found: str = super().to_destination_type(column, table)
+        return found
 
 
 class pgspate(postgres):  # noqa: N801
@@ -84,7 +94,9 @@ class pgspate(postgres):  # noqa: N801
     def _raw_capabilities(self) -> DestinationCapabilitiesContext:
         caps = super()._raw_capabilities()
         caps.preferred_loader_file_format = "parquet"
-        caps.loader_file_format_selector = None
+        # dlt's own choice of a format depends on ADBC. Its annotation has no None.
+        no_selector: Any = None
+        caps.loader_file_format_selector = no_selector
         caps.type_mapper = PgspateTypeMapper
         return caps
 

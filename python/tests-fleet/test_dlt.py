@@ -10,6 +10,7 @@ import pytest
 dlt = pytest.importorskip("dlt")
 
 import pgspate.dlt  # noqa: E402
+from pgspate.fleetjob import Ticket  # noqa: E402
 
 MOMENT = dt.datetime(2024, 2, 29, 13, 14, 15, 123456, tzinfo=dt.timezone.utc)
 
@@ -18,7 +19,7 @@ MOMENT = dt.datetime(2024, 2, 29, 13, 14, 15, 123456, tzinfo=dt.timezone.utc)
 def run(dsn, server, db, tmp_path, monkeypatch):
     """Yields a function that loads rows into the table `items` of the schema `shop`."""
     monkeypatch.setenv("RUNTIME__DLTHUB_TELEMETRY", "false")
-    url = server.url.replace("/postgres", "/" + db.info.dbname)
+    url = server.url.rpartition("/")[0] + "/" + db.info.dbname
     pipeline = dlt.pipeline("shop", destination=pgspate.dlt.pgspate(credentials=url),
                             dataset_name="shop", pipelines_dir=str(tmp_path))
 
@@ -61,15 +62,15 @@ def test_types_are_those_of_dlt(run, db):
 
 
 def test_a_file_whose_answer_was_lost_is_appended_once(run, db, monkeypatch):
-    load, calls = pgspate.dlt._calls.load, []
+    write, calls = Ticket.write, []
 
     def lose_the_first_answer(*arguments, **options):
-        report = load(*arguments, **options)
-        calls.append(arguments)
+        receipt = write(*arguments, **options)
+        calls.append(receipt)
         if len(calls) == 1:
             raise pgspate.ConnectError("the answer was lost", is_retryable=True)
-        return report
+        return receipt
 
-    monkeypatch.setattr(pgspate.dlt._calls, "load", lose_the_first_answer)
+    monkeypatch.setattr(Ticket, "write", lose_the_first_answer)
     run([{"id": 1, "name": "a"}], write_disposition="append")
     assert len(calls) >= 2 and items(db) == [(1, "a")]
