@@ -16,6 +16,8 @@ FRESH = target/python-wheel
 LINT = target/python-lint
 # FLEET has Spark, Ray and dlt, which are large.
 FLEET = target/python-fleet
+# Airflow pins versions of its own.
+AIRFLOW = target/python-airflow
 SITE = target/python-site
 AUDIT = target/audit
 # RELEASE has the programs that build wheels and static commands, RELEASE_LINT those that check files.
@@ -79,17 +81,24 @@ $(BARE)/made: python/tests/requirements-bare.txt
 # Writes from real engines, with tasks, executors and nodes that die. The second run of mypy sees the
 # engines' own types.
 FLEET_TYPED = pgspate/spark.py pgspate/_spark_source.py pgspate/ray.py pgspate/dlt.py pyspark_pgspate
-test-fleet: $(VENV)/made $(FLEET)/made
+test-fleet: $(VENV)/made $(FLEET)/made $(AIRFLOW)/made
 	@java -version 2> /dev/null || { \
 		echo "Java 17 is missing: apt-get install default-jre-headless"; exit 1; \
 	}
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/maturin develop -q -m python/Cargo.toml
 	cd python && ../$(FLEET)/bin/mypy $(FLEET_TYPED)
 	cd python && PYTHONPATH=$(CURDIR)/python ../$(FLEET)/bin/python -m pytest tests-fleet
+	cd python && PYTHONPATH=$(CURDIR)/python ../$(AIRFLOW)/bin/python -m pytest \
+		tests-fleet/test_airflow.py
 
 $(FLEET)/made: python/tests/requirements-fleet.txt
 	$(PYTHON) -m venv $(FLEET)
 	$(FLEET)/bin/python $(PIP_INSTALL) python/tests/requirements-fleet.txt
+	@touch $@
+
+$(AIRFLOW)/made: python/tests/requirements-airflow.txt
+	$(PYTHON) -m venv $(AIRFLOW)
+	$(AIRFLOW)/bin/python $(PIP_INSTALL) python/tests/requirements-airflow.txt
 	@touch $@
 
 wheel: $(VENV)/made
@@ -137,7 +146,8 @@ notices:
 # Writes the newest versions that the .in files allow, with their hashes.
 requirements: $(AUDIT)/made
 	@for file in audit/requirements python/tests/requirements python/tests/requirements-bare \
-		python/tests/requirements-fleet python/tests/requirements-guide \
+		python/tests/requirements-airflow python/tests/requirements-fleet \
+		python/tests/requirements-guide \
 		python/tests/requirements-lint site/requirements \
 		release/requirements release/requirements-lint; do \
 		echo "$$file.txt"; \
