@@ -224,6 +224,18 @@ bench:
 	$(CARGO) build --release -p pgspate-cli
 	bash bench/run.sh
 
+# Measures Spark and Ray, with the package as a release build. LINEITEM is a file that `make bench` makes;
+# Maven fetches the JDBC driver.
+LINEITEM = $${XDG_CACHE_HOME:-$$HOME/.cache}/pgspate-bench/lineitem-0.4.parquet
+JDBC_VERSION = 42.7.14
+BENCH_FLEET = target/bench-fleet
+bench-fleet: $(VENV)/made $(FLEET)/made
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/maturin develop -q --release -m python/Cargo.toml
+	mvn -B -q org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy \
+		-Dartifact=org.postgresql:postgresql:$(JDBC_VERSION) -DoutputDirectory=$(CURDIR)/$(BENCH_FLEET)
+	PYTHONPATH=$(CURDIR)/python $(FLEET)/bin/python bench/fleet.py $(LINEITEM) \
+		--jar $(BENCH_FLEET)/postgresql-$(JDBC_VERSION).jar --out $(BENCH_FLEET)/trials.ndjson
+
 # Without nightly Rust and cargo-fuzz, the targets run on random mutations, without coverage.
 fuzz:
 	@if $(CARGO) +nightly fuzz --version > /dev/null 2>&1; then \
@@ -259,4 +271,4 @@ reference-python: $(VENV)/made
 
 .PHONY: help demo test test-rust test-python test-fleet wheel check lint lint-prose audit notices requirements dist docs \
 	lint-python lint-release test-kafka test-other release-wheel release-binary test-release \
-	test-debezium bench fuzz reference reference-python
+	test-debezium bench bench-fleet fuzz reference reference-python

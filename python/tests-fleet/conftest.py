@@ -65,6 +65,13 @@ def wait_until(is_true, what: str, seconds: float = 60) -> None:
         time.sleep(0.05)
 
 
+def stages_left(db) -> list[str]:
+    """Returns the stages that jobs have left."""
+    query = ("select oid::regclass::text from pg_class where relkind in ('r', 'p') "
+             "and relname like 'stage%'")
+    return [name for name, in db.execute(query)]
+
+
 @pytest.fixture(scope="session", autouse=True)
 def environment() -> Iterator[None]:
     """Sets what child processes of engines need, and checks that none is left."""

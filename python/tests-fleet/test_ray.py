@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import pgspate
-from conftest import HERE
+from conftest import HERE, stages_left
 
 ray = pytest.importorskip("ray")
 
@@ -42,8 +42,7 @@ def rows(count=ROWS):
 def check(db, count=ROWS):
     found = db.execute("select count(*), count(distinct id), coalesce(sum(id), 0) from t").fetchone()
     assert found == (count, count, count * (count - 1) // 2)
-    left = "select count(*) from pg_class where relnamespace = 'pgspate'::regnamespace "
-    assert db.execute(left + "and relname like '%stage%'").fetchone() == (0,)
+    assert stages_left(db) == []
 
 
 def test_a_dataset_is_appended_at_once(workers, db, dsn):

@@ -6,6 +6,7 @@ import pytest
 
 import pgspate
 import pgspate.spark
+from conftest import stages_left
 
 
 def by_source(df, dsn, mode="append", **options):
@@ -82,8 +83,7 @@ def test_the_server_refuses_rows(spark, db, write):
         write(spark.range(0, 10, 1, 4).selectExpr("id div 2 id"))
     assert "duplicate key value violates unique constraint" in error_text(caught)
     assert ids(db) == []
-    left = "select count(*) from pg_class where relnamespace = 'pgspate'::regnamespace "
-    assert db.execute(left + "and relname like '%stage%'").fetchone() == (0,)
+    assert stages_left(db) == []
 
 
 def test_overwrite_replaces_all_rows(spark, db, write):
@@ -116,6 +116,22 @@ def test_sync_makes_scopes_equal(spark, db, dsn, is_source):
         assert report.rows_in == 6
     found = db.execute("select meter, count(*), sum(use) from t group by 1 order by 1").fetchall()
     assert found == [(1, 3, 6), (2, 3, 6), (3, 4, 4)]
+
+
+def test_a_sync_that_is_not_safe_is_refused(spark, db, dsn):
+    db.execute("create table t (id int primary key, day int)")
+    db.execute("insert into t select id, 1 from generate_series(1, 10) id")
+    twice = spark.sql("select cast(id % 5 as int) id, 1 day from range(10)").repartition(4)
+    with pytest.raises(pgspate.Error, match="key"):
+        pgspate.spark.sync(twice, "t", to=dsn, scope="all")
+    few = spark.sql("select cast(id as int) id, 1 day from range(1, 4)")
+    with pytest.raises(pgspate.Error, match="would be deleted"):
+        pgspate.spark.sync(few, "t", to=dsn, scope_by="day")
+    with pytest.raises(pgspate.Error, match="empty"):
+        pgspate.spark.sync(few.filter("id < 0"), "t", to=dsn, scope="all")
+    assert ids(db) == list(range(1, 11))
+    report = pgspate.spark.sync(few, "t", to=dsn, scope_by="day", max_delete=70)
+    assert report.deleted == 7 and stages_left(db) == []
 
 
 def test_tasks_can_commit_by_themselves(spark, db, write):
