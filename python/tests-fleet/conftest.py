@@ -35,6 +35,9 @@ SPARK_SETTINGS = {
     "spark.speculation.multiplier": "1.5",
     "spark.speculation.minTaskRuntime": "3s",
     "spark.speculation.interval": "200ms",
+    # Rows of a lost executor are asked for once more, and not for 15 seconds.
+    "spark.shuffle.io.maxRetries": "1",
+    "spark.shuffle.io.retryWait": "100ms",
     # An executor that is killed is replaced.
     "spark.deploy.maxExecutorRetries": "-1",
 }
