@@ -1,7 +1,7 @@
 """Compare writes from Spark and Ray into PostgreSQL: `python bench/fleet.py --help`.
 
-Needs the environment of `make test-fleet`, Java 17, and lineitem as Parquet. Client and server share
-the machine's processors, so the server's CPU time is measured, too. Slow ways write fewer
+Needs the environment of `make test-fleet`, Java 17, and lineitem as Parquet. Client and server
+share the machine's processors, so the server's CPU time is measured, too. Slow ways write fewer
 rows, so ways are compared by rows per second. All ways write into an empty table.
 """
 
@@ -87,8 +87,8 @@ class Trials:
         """Returns a Markdown table of medians for each group, relative to its first way."""
         lines = []
         for group in dict.fromkeys(trial["group"] for trial in self.done):
-            lines += ["", "| way | rows | wall, s | rows/s | times | server CPU, µs/row | WAL, B/row "
-                      "| connections |", "|---|---:|---:|---:|---:|---:|---:|---:|"]
+            lines += ["", "| way | rows | wall, s | rows/s | times | server CPU, µs/row "
+                      "| WAL, B/row | connections |", "|---|---:|---:|---:|---:|---:|---:|---:|"]
             trials = [trial for trial in self.done if trial["group"] == group]
             first = None
             for way in dict.fromkeys(trial["way"] for trial in trials):

@@ -1,7 +1,7 @@
 """The options of `df.write.format("pgspate")`, spelled as those of Spark's JDBC writer.
 
-No option is ignored silently. A warning names options of JDBC that have no effect. An option of JDBC
-that would change what is written is refused, and an unknown option is an error.
+No option is ignored silently. A warning names options of JDBC that have no effect. An option of
+JDBC that would change what is written is refused, and an unknown option is an error.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Writes datasets of Ray into PostgreSQL, each row once; and many small syncs as tasks of Ray.
 
-Ray repeats a task without limit when its worker or node dies. So only rows of attempts whose receipt
-reaches the driver are written.
+Ray repeats a task without limit when its worker or node dies. So only rows of attempts whose
+receipt reaches the driver are written.
 """
 
 from __future__ import annotations

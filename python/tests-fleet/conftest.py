@@ -42,7 +42,8 @@ SPARK_SETTINGS = {
     "spark.deploy.maxExecutorRetries": "-1",
 }
 
-_spec = importlib.util.spec_from_file_location("package_conftest", HERE.parent / "tests/conftest.py")
+_spec = importlib.util.spec_from_file_location(
+    "package_conftest", HERE.parent / "tests/conftest.py")
 _shared = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_shared)
 no_default_server, server, dsn, db = (

@@ -1,4 +1,4 @@
-"""Faults of tasks of Ray. Workers import this module, and find in marker files what has happened."""
+"""Faults of tasks of Ray. Marker files tell the workers what has happened."""
 
 from __future__ import annotations
 

@@ -40,8 +40,8 @@ def rows(count=ROWS):
 
 
 def check(db, count=ROWS):
-    found = db.execute("select count(*), count(distinct id), coalesce(sum(id), 0) from t").fetchone()
-    assert found == (count, count, count * (count - 1) // 2)
+    query = "select count(*), count(distinct id), coalesce(sum(id), 0) from t"
+    assert db.execute(query).fetchone() == (count, count, count * (count - 1) // 2)
     assert stages_left(db) == []
 
 
