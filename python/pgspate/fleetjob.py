@@ -59,6 +59,7 @@ class JobReport(Report):
         deleted: Rows deleted by a sync. Rows that a job replaces are not counted.
         parts: Number of parts.
         losers: Attempts that wrote all their rows, but whose rows were left out.
+        warnings: What the user should know.
     """
 
     job: int = 0
@@ -70,6 +71,7 @@ class JobReport(Report):
     deleted: int = 0
     parts: int = 0
     losers: int = 0
+    warnings: list[str] = field(default_factory=list)
 
     def _summary(self) -> str:
         rows = counted(self.rows_in, "row")

@@ -89,13 +89,11 @@ impl ProgramBatches for ArrowStreamBatches {
         let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
         let StreamRows { ahead, reader } = &mut *rows;
         let mut left = bytes;
-        for batch in reader.iter_mut().flatten() {
+        while left > 0 {
+            let Some(batch) = reader.as_mut().and_then(Iterator::next) else { break };
             let batch = batch.map_err(read_error)?;
             left = left.saturating_sub(pgspate::format::memory::bytes_of(&batch));
             ahead.push(batch);
-            if left == 0 {
-                break;
-            }
         }
         Ok(())
     }

@@ -8,8 +8,8 @@ use pgspate::numbers::{bytes, rate, seconds, thousands};
 use crate::errors::TerminalStyle;
 use crate::fleet::describe_member;
 
-/// The least number of rows at which the time for counting them is shown: about a tenth of a
-/// second.
+/// The least number of written rows at which the time of ANALYZE or VACUUM is shown. With this many
+/// rows, it is about a tenth of a second.
 const COUNTED_ROWS_MIN: u64 = 500_000;
 
 /// Formats the summary of a load.
@@ -136,7 +136,7 @@ fn stages(text: &mut String, report: &LoadReport) {
     if !report.rebuilt.is_empty() {
         let _ = writeln!(text, "  {:<8} {:>9}", "indexes", seconds(report.rebuild_seconds));
     }
-    // Counting a few rows takes no time worth a line.
+    // After a few rows, ANALYZE or VACUUM takes no time worth a line.
     if let Some(counted) = report.counted.filter(|_| report.rows_written >= COUNTED_ROWS_MIN) {
         let word = counted.split(' ').next().unwrap_or(counted);
         let _ = writeln!(text, "  {word:<8} {:>9}", seconds(report.counted_seconds));

@@ -171,7 +171,7 @@ fn summary_end(report: &SyncReport, style: TerminalStyle) -> String {
         + &advice(report, style)
 }
 
-/// Formats the member of a fleet that the sync was, if it was one.
+/// Says which member of a fleet the sync was, if any.
 fn member(report: &SyncReport) -> String {
     report.fleet.as_ref().map_or_else(String::new, describe_member)
 }

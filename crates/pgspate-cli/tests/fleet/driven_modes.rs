@@ -45,6 +45,77 @@ fn a_job_replaces_the_rows_and_keeps_them_if_it_fails() {
     assert_eq!(scene.case.value("select count(*) from t"), "0");
 }
 
+/// The new rows take the place of the old ones with everything that belongs to the table. Rows of
+/// attempts that do not count are left out.
+#[test]
+fn a_job_exchanges_the_table_for_its_shadow() {
+    for (options, rows) in [(replacing(), 1), (FleetJobOptions::default(), 0)] {
+        let scene = DriverScene::new();
+        scene.case.db.run(&format!(
+            "create index by_name on t (name); grant select on t to public; \
+             delete from t where id < {}",
+            -rows
+        ));
+        let oid = "select 't'::regclass::oid";
+        let before = scene.case.value(oid);
+        let ticket = begin(&scene, options);
+        assert!(ticket.has_shadow);
+        let lost = scene.write(&ticket, 0, 1, 4);
+        let receipts = [scene.write(&ticket, 0, 1, 3), scene.write(&ticket, 1, 5, 5)];
+        assert_ne!(lost, receipts[0]);
+        let report = scene.complete(&ticket, &receipts).unwrap();
+        assert_eq!((report.rows_in, report.inserted, report.losers), (4, 4, 1));
+        assert_eq!(report.warnings, Vec::<String>::new());
+        assert_eq!(scene.ids(), "1 2 3 5");
+        assert_ne!(scene.case.value(oid), before);
+        let kept = "select count(*) || ' ' || has_table_privilege('public', 't', 'select') \
+                    from pg_indexes where tablename = 't'";
+        assert_eq!(scene.case.value(kept), "2 true");
+        scene.assert_clean();
+        assert_eq!(scene.complete(&ticket, &[]).unwrap(), report);
+        // The job is still known by its table, although that is another one now.
+        assert!(scene.begin_with(Some("job"), ticket.options, None).unwrap().is_complete);
+    }
+}
+
+#[test]
+fn rows_are_inserted_if_the_table_has_changed_meanwhile() {
+    for (options, change, ids) in [
+        (FleetJobOptions::default(), "insert into t (id) values (9)", "1 2 9"),
+        (replacing(), "alter table t add column later int default 7", "1 2"),
+        (replacing(), "create view seen as select id from t", "1 2"),
+    ] {
+        let scene = DriverScene::new();
+        scene.case.db.run("delete from t");
+        let ticket = begin(&scene, options);
+        assert!(ticket.has_shadow);
+        let receipt = scene.write(&ticket, 0, 1, 2);
+        scene.case.db.run(change);
+        let report = scene.complete(&ticket, &[receipt]).unwrap();
+        assert!(report.warnings[0].starts_with("the rows were inserted"), "{report:?}");
+        assert_eq!(scene.ids(), ids);
+        scene.assert_clean();
+    }
+}
+
+/// A table that others depend on gets a stage, and a driver that runs again gets a new shadow.
+#[test]
+fn a_table_that_cannot_be_exchanged_gets_a_stage() {
+    let scene = DriverScene::new();
+    let first = begin(&scene, replacing());
+    let stale = scene.write(&first, 0, 1, 3);
+    let again = begin(&scene, replacing());
+    assert!(first.has_shadow && again.has_shadow);
+    assert!(scene.complete(&again, &[stale]).is_err());
+    scene.case.db.run("create view seen as select id from t");
+    let third = begin(&scene, replacing());
+    assert!(!third.has_shadow);
+    let receipt = scene.write(&third, 0, 4, 5);
+    assert_eq!(scene.complete(&third, &[receipt]).unwrap().inserted, 2);
+    assert_eq!(scene.ids(), "4 5");
+    scene.assert_clean();
+}
+
 #[test]
 fn a_job_syncs_the_scopes_of_all_its_parts() {
     let scene = DriverScene::new();

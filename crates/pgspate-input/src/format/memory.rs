@@ -65,9 +65,9 @@ pub trait ProgramBatches: Send + Sync + fmt::Debug {
     /// Returns whether the rows can be read only once.
     fn is_stream(&self) -> bool;
 
-    /// Reads batches of about this number of bytes, or all of them if there are fewer. Their rows are
-    /// the first of [`ProgramBatches::open`]. Batches that depend on the table's types are not read.
-    /// May block.
+    /// Reads batches of about this number of bytes, or all of them if there are fewer. They are the
+    /// first batches of [`ProgramBatches::open`]. Batches that depend on the table's types are not
+    /// read. May block.
     ///
     /// # Errors
     /// An error if the rows cannot be read.

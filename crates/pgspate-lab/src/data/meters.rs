@@ -1,4 +1,4 @@
-//! Predictions for meters, as a job writes them that replaces its results every night.
+//! Predictions for meters: the results of a job that replaces them every night.
 //!
 //! The mix follows published numbers of four hundred such jobs. Each night deletes 15 % of a
 //! meter's rows, changes 43 %, keeps 42 %, and adds as many rows as it deletes.
@@ -111,7 +111,7 @@ pub fn meter_text(meter: u32, predictions: &[Prediction], out: &mut Vec<u8>) {
     }
 }
 
-/// Returns a random prediction for the first quarter of an hour.
+/// Returns a prediction with a random value. The caller sets the quarter of an hour.
 fn value(random: &mut SeededRandom) -> Prediction {
     Prediction { quarter: 0, thousandths: random.below(10_000_000) as u32 }
 }

@@ -53,10 +53,23 @@ pub struct NewFleetJob<'a> {
     pub table: &'a str,
     /// The job's options as JSON. A rerun of the driver must have the same.
     pub options: &'a str,
-    /// Whether attempts write into a stage, not into the table.
-    pub has_stage: bool,
-    /// Whether a rerun keeps the parts that are written to the table already.
-    pub keeps_parts: bool,
+    /// Where attempts write.
+    pub destination: FleetDestination,
+}
+
+/// The table that attempts write to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FleetDestination {
+    /// A stage, which is created with the job.
+    Stage,
+    /// A table that the caller creates after the job has begun: a shadow, or a stage by
+    /// [`create_job_stage`].
+    CreatedLater,
+    /// The table itself.
+    Table {
+        /// Whether a rerun keeps the parts that are written already.
+        keeps_parts: bool,
+    },
 }
 
 /// A job that a driver has begun.
@@ -150,11 +163,9 @@ async fn begin_in_transaction(client: &Client, new: NewFleetJob<'_>) -> Result<B
     let sql = "insert into pgspate.fleet_job (job, name) values ($1, $2)";
     let name = new.name.map(str::to_owned);
     client.run_statement(sql, &[&job, &name]).await.map_err(refused)?;
-    if new.has_stage {
-        let create = shadow::create_schema_sql(JobId(job), new.table, "fleet");
-        let failed = || crate::server_error("could not create the job's stage".to_owned());
-        client.batch_execute(&create).await.map_err(failed())?;
-        create_stage(client, job, 1, new).await?;
+    if new.destination == FleetDestination::Stage {
+        create_stage_schema(client, job, new.table).await?;
+        create_stage(client, job, 1, (new.table_oid, new.table)).await?;
     }
     Ok(BegunFleetJob { job, fence: 1, is_complete: false })
 }
@@ -197,32 +208,64 @@ async fn begin_again(
         )));
     }
     let written: i64 = row.get(6);
-    if !new.has_stage && !new.keeps_parts && written > 0 {
+    let keeps_parts = new.destination == FleetDestination::Table { keeps_parts: true };
+    if new.destination == (FleetDestination::Table { keeps_parts: false }) && written > 0 {
         let parts = pgspate_base::numbers::counted(written.unsigned_abs(), "part");
         let message = format!("an earlier run of job \"{name}\" has written {parts} to the table");
         return Err(Error::new(ErrorKind::Ledger, message).hint(format!(
             "If each part has the same rows in every run, begin the job with stable parts: these \
-             are not written again. If not, delete the rows and run `pgspate status --forget {job}`."
+             are not written again. If not, delete the rows and run `pgspate status --forget \
+             {job}`."
         )));
     }
     let sql = "with parts as (delete from pgspate.part where job = $1 and not $2) \
                update pgspate.fleet_job set fence = fence + 1 where job = $1";
-    client.run_statement(sql, &[&job, &new.keeps_parts]).await.map_err(ledger_error())?;
-    if new.has_stage {
-        create_stage(client, job, fence + 1, new).await?;
+    client.run_statement(sql, &[&job, &keeps_parts]).await.map_err(ledger_error())?;
+    if new.destination == FleetDestination::Stage {
+        create_stage(client, job, fence + 1, (new.table_oid, new.table)).await?;
     }
     Ok(Some(BegunFleetJob { job, fence: fence + 1, is_complete }))
 }
 
-/// Creates the stage: an unlogged table with the target's columns, without constraints.
-async fn create_stage(client: &Client, job: i64, fence: i64, new: NewFleetJob<'_>) -> Result<()> {
-    let columns = stage_columns(client, new.table_oid).await?;
+/// Creates the stage of a job of [`FleetDestination::CreatedLater`]. The job has no schema yet.
+///
+/// # Errors
+/// [`ErrorKind::Server`] if the stage cannot be created, [`ErrorKind::Connect`] if the connection
+/// fails.
+pub async fn create_job_stage(
+    client: &Client,
+    begun: &BegunFleetJob,
+    table: (u32, &str),
+) -> Result<()> {
+    let begin = "begin isolation level read committed";
+    client.batch_execute(begin).await.map_err(ledger_error())?;
+    let created = async {
+        create_stage_schema(client, begun.job, table.1).await?;
+        create_stage(client, begun.job, begun.fence, table).await
+    };
+    let created = created.await;
+    let end = if created.is_ok() { "commit" } else { "rollback" };
+    let ended = client.batch_execute(end).await.map_err(ledger_error());
+    created.and(ended)
+}
+
+async fn create_stage_schema(client: &Client, job: i64, table: &str) -> Result<()> {
+    let failed = crate::server_error("could not create the job's stage".to_owned());
+    let create = shadow::create_schema_sql(JobId(job), table, "fleet");
+    client.batch_execute(&create).await.map_err(failed)
+}
+
+/// Creates the stage: an unlogged table with the target's columns, without constraints. `table` is
+/// the target's oid and its name in SQL.
+async fn create_stage(client: &Client, job: i64, fence: i64, table: (u32, &str)) -> Result<()> {
+    let (oid, table) = table;
+    let columns = stage_columns(client, oid).await?;
     let columns: Vec<_> = columns.iter().map(|name| quote_ident(name)).collect();
     let create = format!(
         "create unlogged table {} as select {} from {} with no data",
         stage_name(job, fence),
         columns.join(", "),
-        new.table
+        table
     );
     let failed = || crate::server_error("could not create the job's stage".to_owned());
     client.batch_execute(&create).await.map_err(failed())
@@ -253,8 +296,8 @@ async fn drop_old_stages(client: &Client, begun: &BegunFleetJob) {
     }
 }
 
-/// Ends sessions that hold locks on a stage. Errors are ignored.
-async fn end_writers(client: &Client, stage: &str) {
+/// Ends sessions that hold locks on a stage or shadow. Errors are ignored.
+pub async fn end_writers(client: &Client, stage: &str) {
     let sql = "select pg_terminate_backend(pid) from pg_locks \
                where relation = to_regclass($1) and pid <> pg_backend_pid() \
                  and database = (select oid from pg_database where datname = current_database())";
@@ -303,8 +346,8 @@ pub async fn find_part(client: &Client, job: i64, part: i64) -> Result<Option<Se
     Ok(row.as_ref().map(SealedPart::of_row))
 }
 
-/// Takes one of the connections that the tasks of a job share, for as long as the session lasts.
-/// Returns false if all are taken.
+/// Takes one of the slots that limit the connections of a job's tasks. The session holds the slot
+/// until it ends. Returns false if all slots are taken.
 ///
 /// # Errors
 /// [`ErrorKind::Server`] if the lock cannot be tried, [`ErrorKind::Connect`] if the connection
@@ -313,8 +356,8 @@ pub async fn take_job_slot(client: &Client, job: i64, slots: u32) -> Result<bool
     lock::take_slot(client, &digest_texts(["fleet job slot", &job.to_string()]), slots).await
 }
 
-/// Returns whether the attempt with this transaction is sealed. Waits while its transaction is in
-/// progress, after the answer to its commit was lost.
+/// Returns whether the attempt with this transaction is sealed. The caller has lost the answer to
+/// the commit, so the transaction may still be in progress: then waits for its end.
 ///
 /// # Errors
 /// [`ErrorKind::Server`] if the ledger cannot be read, [`ErrorKind::Connect`] if the connection
@@ -383,30 +426,34 @@ pub async fn complete_fleet_job(
     client.run_statement(sql, &values).await.map(drop).map_err(ledger_error())
 }
 
-/// Raises the fence, so that no attempt can seal. Returns false if the job is complete, does not
-/// exist, or was begun again.
+/// Raises the fence, so that no attempt can seal. Ends the sessions that write into `stage`, the
+/// stage or shadow. Returns false if the job is complete, does not exist, or was begun again.
 ///
 /// # Errors
 /// [`ErrorKind::Server`] if the ledger cannot be written, [`ErrorKind::Connect`] if the connection
 /// fails.
-pub async fn fence_off(client: &Client, begun: &BegunFleetJob) -> Result<bool> {
+pub async fn fence_off(
+    client: &Client,
+    begun: &BegunFleetJob,
+    stage: Option<&str>,
+) -> Result<bool> {
     let sql = "update pgspate.fleet_job set fence = fence + 1 \
                where job = $1 and fence = $2 and report is null";
     let fenced = client.run_statement(sql, &[&begun.job, &begun.fence]).await;
     let is_fenced = fenced.map_err(ledger_error())? == 1;
-    if is_fenced {
-        end_writers(client, &stage_name(begun.job, begun.fence)).await;
+    if let (true, Some(stage)) = (is_fenced, stage) {
+        end_writers(client, stage).await;
     }
     Ok(is_fenced)
 }
 
-/// Drops the stage of a completed job.
+/// Drops the stage or the shadow of a completed job.
 ///
 /// # Errors
 /// [`ErrorKind::Server`] if the stage cannot be dropped: an attempt may still write into it.
-pub async fn drop_stage(client: &Client, begun: &BegunFleetJob) -> Result<()> {
-    end_writers(client, &stage_name(begun.job, begun.fence)).await;
-    shadow::drop_shadow(client, JobId(begun.job)).await.map(drop)
+pub async fn drop_stage(client: &Client, job: i64, stage: &str) -> Result<()> {
+    end_writers(client, stage).await;
+    shadow::drop_shadow(client, JobId(job)).await.map(drop)
 }
 
 /// Returns the unfinished jobs of the table, other than `job`, each in words.

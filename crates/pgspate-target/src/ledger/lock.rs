@@ -151,8 +151,8 @@ pub(super) async fn try_lock(client: &Client, key: i64) -> Result<bool> {
     Ok(row.map_err(failed)?.get(0))
 }
 
-/// Takes one of a number of locks for this session, in random order. Returns false if other sessions
-/// hold all of them. `name` is a digest that tells these locks from others.
+/// Takes one of a number of locks for this session, in random order. Returns false if other
+/// sessions hold all of them. `name` is a digest that tells these locks from others.
 ///
 /// # Errors
 /// [`ErrorKind::Server`] if the server refuses the query, [`ErrorKind::Connect`] if the connection

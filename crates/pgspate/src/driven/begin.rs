@@ -4,13 +4,17 @@ use tokio::runtime::Handle;
 use tokio_postgres::Client;
 
 use super::{AbortOutcome, FleetCommit, FleetJobOptions, FleetMode, FleetTicket, merge};
+use crate::care::JobShadow;
 use crate::fleet::check_name;
 use crate::sync::SyncOptions;
 use crate::{Error, ErrorKind, Result};
-use pgspate_target::connect::Dsn;
-use pgspate_target::ledger::{self, JobId, NewFleetJob};
+use pgspate_target::connect::{Connection, Dsn};
+use pgspate_target::ledger::{self, BegunFleetJob, FleetDestination, JobId, NewFleetJob};
 use pgspate_target::session::WaitLimits;
-use pgspate_target::{TargetTable, begin_pinned_sql, server_error, suggest_table};
+use pgspate_target::{
+    TableStorage, TargetTable, TypedQuery, begin_pinned_sql, quote_ident, server_error,
+    suggest_table,
+};
 
 /// Begins a job that writes a table. If an earlier run of the driver has begun a job of this name,
 /// begins that job again, and its attempts no longer count. `sync` has the options of a job of
@@ -39,20 +43,23 @@ pub fn begin(
         let connection = dsn.connect("pgspate fleet").await?;
         let client = &connection.client;
         let target = read_table(client, table).await?;
-        let commits_parts = options.commit == FleetCommit::Task;
         let new = NewFleetJob {
             name,
             table_oid: target.oid,
             table: &target.sql_name,
             options: &stored,
-            has_stage: !commits_parts,
-            keeps_parts: options.stable_parts,
+            destination: destination(client, &target, &options).await?,
         };
         let begun = ledger::begin_fleet_job(client, new).await?;
+        let shadow = match new.destination == FleetDestination::CreatedLater && !begun.is_complete {
+            true => create_shadow(&connection, &target, &begun).await?,
+            false => None,
+        };
         let warnings = ledger::abandoned_fleet_jobs(client, target.oid, begun.job).await?;
-        let destination = match commits_parts {
-            true => target.sql_name.clone(),
-            false => ledger::stage_name(begun.job, begun.fence),
+        let has_shadow = shadow.is_some();
+        let destination = match new.destination {
+            FleetDestination::Table { .. } => target.sql_name.clone(),
+            _ => shadow.unwrap_or_else(|| ledger::stage_name(begun.job, begun.fence)),
         };
         Ok(FleetTicket {
             job: begun.job,
@@ -61,11 +68,59 @@ pub fn begin(
             table: target.sql_name,
             table_oid: target.oid,
             destination,
+            has_shadow,
             options,
             is_complete: begun.is_complete,
             warnings,
         })
     })
+}
+
+/// Decides where attempts write. A shadow is tried if the table has no rows to keep.
+async fn destination(
+    client: &Client,
+    target: &TargetTable,
+    options: &FleetJobOptions,
+) -> Result<FleetDestination> {
+    let is_plain = target.kind == 'r' && target.storage == TableStorage::Plain;
+    Ok(match (options.commit, options.mode) {
+        (FleetCommit::Task, _) => FleetDestination::Table { keeps_parts: options.stable_parts },
+        (FleetCommit::Job, FleetMode::Replace) if is_plain => FleetDestination::CreatedLater,
+        (FleetCommit::Job, FleetMode::Append) if is_plain && is_empty(client, target).await? => {
+            FleetDestination::CreatedLater
+        }
+        (FleetCommit::Job, _) => FleetDestination::Stage,
+    })
+}
+
+/// Returns whether the table is known to have no row. False if this role may not read the table, or
+/// if it is locked.
+async fn is_empty(client: &Client, target: &TargetTable) -> Result<bool> {
+    let failed = || server_error("could not look up the table".to_owned());
+    let begin = format!("{}; set local lock_timeout = '1s'", begin_pinned_sql());
+    client.batch_execute(&begin).await.map_err(failed())?;
+    let look = format!("select not exists (select from {})", target.sql_name);
+    let empty = client.fetch_one(&look, &[]).await;
+    client.batch_execute("rollback").await.map_err(failed())?;
+    Ok(empty.is_ok_and(|row| row.get(0)))
+}
+
+/// Creates the job's shadow and returns its name. If no other table can take the table's place,
+/// creates the stage.
+async fn create_shadow(
+    connection: &Connection,
+    target: &TargetTable,
+    begun: &BegunFleetJob,
+) -> Result<Option<String>> {
+    let (client, version) = (&connection.client, connection.server_version());
+    let name = quote_ident(&target.name);
+    let shadow = JobShadow::new(begun.job, (target.oid, &target.sql_name, &name), version);
+    ledger::end_writers(client, shadow.name()).await;
+    if shadow.create(client).await?.is_none() {
+        return Ok(Some(shadow.name().to_owned()));
+    }
+    ledger::create_job_stage(client, begun, (target.oid, &target.sql_name)).await?;
+    Ok(None)
 }
 
 impl FleetJobOptions {
@@ -120,7 +175,7 @@ pub fn abort(
     runtime.block_on(async {
         let connection = dsn.connect("pgspate fleet").await?;
         let client = &connection.client;
-        if ledger::fence_off(client, &ticket.begun()).await? {
+        if ledger::fence_off(client, &ticket.begun(), ticket.stage()).await? {
             ledger::forget_job(client, ticket.job).await?;
             return Ok(AbortOutcome::Aborted);
         }

@@ -9,12 +9,13 @@ use tokio::runtime::Handle;
 use tokio_postgres::Client;
 
 use super::{FleetJobReport, FleetMode, FleetReceipt, FleetTicket, merge};
+use crate::care::JobShadow;
 use crate::copy::COMMIT_DURABLY;
 use crate::sync::SyncOptions;
 use crate::sync::fleet_job::missing_rows_error;
 use crate::{Error, ErrorKind, Result};
-use pgspate_target::connect::Dsn;
-use pgspate_target::ledger::{self, LockedFleetJob, SealedPart};
+use pgspate_target::connect::{Connection, Dsn};
+use pgspate_target::ledger::{self, JobId, LockedFleetJob, SealedPart};
 use pgspate_target::session::{ReconnectBackoff, WaitLimits};
 use pgspate_target::{begin_pinned_sql, quote_ident, server_error, users_path_sql};
 
@@ -41,7 +42,7 @@ pub fn complete(
     loop {
         let completed = match syncs && !ticket.is_complete {
             true => merge::complete(ticket, receipts, sync.clone(), &dsn, limits, runtime),
-            false => runtime.block_on(complete_once(ticket, receipts, &dsn)),
+            false => runtime.block_on(complete_once(ticket, receipts, &dsn, limits)),
         };
         match completed {
             // If the answer to the commit was lost, the next try finds the report.
@@ -55,53 +56,142 @@ async fn complete_once(
     ticket: &FleetTicket,
     receipts: &[FleetReceipt],
     dsn: &Dsn,
+    limits: WaitLimits,
 ) -> Result<FleetJobReport> {
     let connection = dsn.connect("pgspate fleet").await?;
     let client = &connection.client;
     let failed = || server_error(format!("could not complete {}", ticket.title()));
+    let warning = match ticket.has_shadow {
+        true => JobShadow::wait_for_older_transactions(client).await?,
+        false => None,
+    };
     client.batch_execute(&begin_pinned_sql()).await.map_err(failed())?;
-    let completed = complete_in_transaction(client, ticket, receipts).await;
+    let work = Completion { connection: &connection, ticket, limits };
+    let completed = work.run(receipts, warning).await;
     let end = if completed.is_ok() { COMMIT_DURABLY } else { "rollback" };
     let ended = client.batch_execute(end).await;
     let report = completed?;
     ended.map_err(|error| connection.explain("could not complete the job", error))?;
-    // Ignored: `pgspate status` shows a stage that is left.
-    let _ = ledger::drop_stage(client, &ticket.begun()).await;
+    drop_stage(client, ticket).await;
     Ok(report)
 }
 
-/// Writes the rows of the receipts in the open transaction, and marks the job as complete.
-async fn complete_in_transaction(
-    client: &Client,
-    ticket: &FleetTicket,
-    receipts: &[FleetReceipt],
-) -> Result<FleetJobReport> {
-    let table = match lock(client, ticket).await? {
-        JobState::Open { table } => table,
-        JobState::Complete(report) => return Ok(report),
-    };
-    let sealed = ledger::read_parts(client, ticket.job).await?;
-    let winners = find_winners(ticket, receipts, &sealed)?;
-    ledger::check_no_dropped_keys(client, ticket.table_oid).await?;
-    let rows_in = winners.iter().map(|it| it.rows).sum();
-    let (losers, parts) = (sealed.len() - winners.len(), winners.len());
-    let inserted = match ticket.commits_parts() {
-        true if losers > 0 => return Err(unnamed_part_error(ticket, &winners, &sealed)),
-        true => rows_in,
-        false => move_rows(client, ticket, &table, &winners).await?,
-    };
-    let report = FleetJobReport {
-        job: ticket.job,
-        table,
-        rows_in,
-        rows_written: inserted,
-        inserted,
-        parts,
-        losers,
-        ..FleetJobReport::default()
-    };
-    ledger::complete_fleet_job(client, ticket.job, [rows_in, inserted], &report.as_json()?).await?;
-    Ok(report)
+/// Drops the stage or the shadow of a completed job. An error is ignored: `pgspate status` shows
+/// what is left.
+pub(super) async fn drop_stage(client: &Client, ticket: &FleetTicket) {
+    if let Some(stage) = ticket.stage() {
+        let _ = ledger::drop_stage(client, ticket.job, stage).await;
+    }
+}
+
+/// The open transaction that completes a job.
+struct Completion<'a> {
+    connection: &'a Connection,
+    ticket: &'a FleetTicket,
+    limits: WaitLimits,
+}
+
+impl Completion<'_> {
+    /// Writes the rows of the receipts, and marks the job as complete.
+    async fn run(
+        &self,
+        receipts: &[FleetReceipt],
+        warning: Option<String>,
+    ) -> Result<FleetJobReport> {
+        let (client, ticket) = (&self.connection.client, self.ticket);
+        let table = match lock(client, ticket).await? {
+            JobState::Open { table } => table,
+            JobState::Complete(report) => return Ok(report),
+        };
+        let sealed = ledger::read_parts(client, ticket.job).await?;
+        let winners = find_winners(ticket, receipts, &sealed)?;
+        ledger::check_no_dropped_keys(client, ticket.table_oid).await?;
+        let rows_in = winners.iter().map(|it| it.rows).sum();
+        let (losers, parts) = (sealed.len() - winners.len(), winners.len());
+        let mut warnings: Vec<String> = warning.into_iter().collect();
+        let inserted = match ticket.commits_parts() {
+            true if losers > 0 => return Err(unnamed_part_error(ticket, &winners, &sealed)),
+            true => rows_in,
+            false if ticket.has_shadow => match self.exchange(&winners).await? {
+                Ok(rows) => rows,
+                Err(reason) => {
+                    warnings.push(format!("the rows were inserted, not exchanged: {reason}"));
+                    self.move_rows(&table, &winners).await?
+                }
+            },
+            false => self.move_rows(&table, &winners).await?,
+        };
+        let report = FleetJobReport {
+            job: ticket.job,
+            table,
+            rows_in,
+            rows_written: inserted,
+            inserted,
+            parts,
+            losers,
+            warnings,
+            ..FleetJobReport::default()
+        };
+        let counts = [rows_in, inserted];
+        ledger::complete_fleet_job(client, ticket.job, counts, &report.as_json()?).await?;
+        Ok(report)
+    }
+
+    /// Puts the shadow in the table's place. Returns the number of rows, or the reason why the
+    /// shadow cannot take the table's place. Then its rows are still there.
+    async fn exchange(&self, winners: &[&SealedPart]) -> Result<Result<i64, String>> {
+        let (client, ticket) = (&self.connection.client, self.ticket);
+        let failed = || server_error(format!("could not complete {}", ticket.title()));
+        let staged = StagedParts { ticket, columns: &[], parts: winners };
+        staged.check_count(client).await?;
+        let savepoint = "savepoint pgspate_exchange";
+        client.batch_execute(savepoint).await.map_err(failed())?;
+        client.execute(&staged.delete_others(), &[]).await.map_err(failed())?;
+        let must_be_empty = ticket.options.mode == FleetMode::Append;
+        let name = ticket.destination.split_once('.').map_or("", |(_, name)| name);
+        let version = self.connection.server_version();
+        let shadow = JobShadow::new(ticket.job, (ticket.table_oid, &ticket.table, name), version);
+        match shadow.exchange(client, self.limits.lock_timeout, must_be_empty).await? {
+            Ok(oid) => {
+                ledger::move_job_to(client, JobId(ticket.job), oid).await?;
+                Ok(Ok(staged.rows()))
+            }
+            Err(reason) => {
+                let back = format!("rollback to {savepoint}");
+                client.batch_execute(&back).await.map_err(failed())?;
+                Ok(Err(reason))
+            }
+        }
+    }
+
+    /// Moves the rows of these attempts into the table. Returns the number of written rows.
+    async fn move_rows(&self, table: &str, winners: &[&SealedPart]) -> Result<i64> {
+        let (client, ticket) = (&self.connection.client, self.ticket);
+        let failed = || server_error(format!("could not move the rows of {}", ticket.title()));
+        let mut by_columns: BTreeMap<&[String], Vec<&SealedPart>> = BTreeMap::new();
+        for part in winners.iter().filter(|it| it.rows > 0) {
+            by_columns.entry(&part.columns).or_default().push(part);
+        }
+        if ticket.options.mode == FleetMode::Replace {
+            let emptied = ledger::record_emptied_sql(client, ticket.table_oid, None).await?;
+            let truncate = format!("truncate {table}; {emptied}");
+            client.batch_execute(&truncate).await.map_err(failed())?;
+        }
+        // Triggers and defaults of the user run under the user's search path.
+        client.batch_execute(&users_path_sql(true)).await.map_err(failed())?;
+        let mut written = 0;
+        for (columns, parts) in by_columns {
+            let staged = StagedParts { ticket, columns, parts: &parts };
+            staged.check_count(client).await?;
+            let insert = format!(
+                "insert into {table} ({}) overriding system value {}",
+                staged.columns_in(""),
+                staged.select()
+            );
+            written += client.execute(insert.as_str(), &[]).await.map_err(failed())?;
+        }
+        Ok(written.cast_signed())
+    }
 }
 
 /// A job whose row is locked.
@@ -184,38 +274,6 @@ fn unnamed_part_error(
         .hint("Hand over the receipts of all parts. A part that is written again returns its own.")
 }
 
-/// Moves the rows of these attempts from the stage into the table. Returns the number of written
-/// rows.
-async fn move_rows(
-    client: &Client,
-    ticket: &FleetTicket,
-    table: &str,
-    winners: &[&SealedPart],
-) -> Result<i64> {
-    let failed = || server_error(format!("could not move the rows of {}", ticket.title()));
-    let mut by_columns: BTreeMap<&[String], Vec<&SealedPart>> = BTreeMap::new();
-    for part in winners.iter().filter(|it| it.rows > 0) {
-        by_columns.entry(&part.columns).or_default().push(part);
-    }
-    // Triggers and defaults of the user run under the user's search path.
-    client.batch_execute(&users_path_sql(true)).await.map_err(failed())?;
-    if ticket.options.mode == FleetMode::Replace {
-        client.batch_execute(&format!("truncate {table}")).await.map_err(failed())?;
-    }
-    let mut written = 0;
-    for (columns, parts) in by_columns {
-        let staged = StagedParts { ticket, columns, parts: &parts };
-        staged.check_count(client).await?;
-        let insert = format!(
-            "insert into {table} ({}) overriding system value {}",
-            staged.columns_in(""),
-            staged.select()
-        );
-        written += client.execute(insert.as_str(), &[]).await.map_err(failed())?;
-    }
-    Ok(written.cast_signed())
-}
-
 /// Attempts that wrote the same columns into the stage.
 pub(super) struct StagedParts<'a> {
     pub(super) ticket: &'a FleetTicket,
@@ -240,13 +298,25 @@ impl StagedParts<'_> {
         format!("select {} {}", self.columns_in("stage."), self.from())
     }
 
+    /// Returns the statement that deletes the rows of all other attempts.
+    fn delete_others(&self) -> String {
+        format!(
+            "delete from only {} as stage where not {}",
+            self.ticket.destination,
+            self.condition()
+        )
+    }
+
     fn from(&self) -> String {
+        format!("from only {} as stage where {}", self.ticket.destination, self.condition())
+    }
+
+    /// Returns the condition for rows of the attempts.
+    fn condition(&self) -> String {
         // Rows know the last 32 bits of their transaction's number.
         let xids = self.parts.iter().map(|it| (it.xid & 0xffff_ffff).to_string());
         format!(
-            "from only {} as stage where stage.xmin operator(pg_catalog.=) \
-             any ('{{{}}}'::pg_catalog.xid[])",
-            self.ticket.destination,
+            "stage.xmin operator(pg_catalog.=) any ('{{{}}}'::pg_catalog.xid[])",
             xids.collect::<Vec<_>>().join(",")
         )
     }

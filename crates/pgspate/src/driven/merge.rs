@@ -6,7 +6,7 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use tokio::runtime::Handle;
 use tokio_postgres::Client;
 
-use super::complete::{JobState, StagedParts, find_winners, lock};
+use super::complete::{JobState, StagedParts, drop_stage, find_winners, lock};
 use super::{FleetJobReport, FleetReceipt, FleetTicket};
 use crate::format::memory::{BatchIter, ProgramBatches};
 use crate::plan::AutoChoice;
@@ -31,11 +31,11 @@ pub(super) fn check_options(options: &SyncOptions) -> Result<()> {
         ("transactions", options.transactions > 1, one),
         ("keep", options.keeps_last, no_order),
         ("read_ahead", options.read_ahead == AutoChoice::Always, "the rows are staged already"),
-        ("fleet", options.fleet.fleet.is_some(), "a job is no member of a fleet"),
+        ("fleet", options.fleet.fleet.is_some(), "its tasks share the work already"),
     ];
     match refused.iter().find(|(_, is_refused, _)| *is_refused) {
         Some((option, _, why)) => {
-            let message = format!("a job of an engine cannot have the option \"{option}\": {why}");
+            let message = format!("a job with a driver cannot have the option \"{option}\": {why}");
             Err(Error::new(ErrorKind::Usage, message))
         }
         None => Ok(()),
@@ -52,7 +52,6 @@ pub(super) fn complete(
     runtime: &Handle,
 ) -> Result<FleetJobReport> {
     check_options(&options)?;
-    let begun = ticket.begun();
     let work = match runtime.block_on(find_work(ticket, receipts, dsn))? {
         Work::Complete(report) => return Ok(report),
         Work::Open(work) => work,
@@ -75,8 +74,7 @@ pub(super) fn complete(
     };
     runtime.block_on(async {
         let connection = dsn.connect("pgspate fleet").await?;
-        // Ignored: `pgspate status` shows a stage that is left.
-        let _ = ledger::drop_stage(&connection.client, &begun).await;
+        drop_stage(&connection.client, ticket).await;
         Ok(completed)
     })
 }

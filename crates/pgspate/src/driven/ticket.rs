@@ -62,8 +62,10 @@ pub struct FleetTicket {
     pub table: String,
     /// The table's oid.
     pub table_oid: u32,
-    /// The name in SQL of the table that attempts write to.
+    /// The name in SQL of the table that attempts write to: the stage, the shadow, or the table.
     pub destination: String,
+    /// Whether attempts write to a shadow, which takes the table's place.
+    pub has_shadow: bool,
     /// How the job writes.
     pub options: FleetJobOptions,
     /// Whether an earlier run of the driver has completed the job.
@@ -107,6 +109,8 @@ pub struct FleetJobReport {
     pub parts: usize,
     /// Sealed attempts whose rows were left out.
     pub losers: usize,
+    /// What the user should know.
+    pub warnings: Vec<String>,
 }
 
 /// The result of [`abort`](super::abort).
@@ -129,6 +133,11 @@ impl FleetTicket {
     /// Returns whether each part is visible as soon as it is written.
     pub(super) fn commits_parts(&self) -> bool {
         self.options.commit == FleetCommit::Task
+    }
+
+    /// Returns the name in SQL of the stage or the shadow, if the job has one.
+    pub(super) fn stage(&self) -> Option<&str> {
+        (!self.commits_parts()).then_some(self.destination.as_str())
     }
 
     /// Returns the job in words.

@@ -49,8 +49,8 @@ pub(super) fn choose_lanes(
     (Lanes::Auto(2, LANES_MAX), reason.to_owned(), false)
 }
 
-/// Returns why the table needs all rows in a single COPY statement, if it does. `several_asked` says
-/// that the user asks for several lanes.
+/// Returns why the table needs all rows in a single COPY statement, if it does. `several_asked`
+/// says that the user asks for several lanes.
 pub(crate) fn one_statement_reason(table: &TargetTable, several_asked: bool) -> Option<String> {
     if let Some(name) = table.self_references.first() {
         return Some(format!(

@@ -41,12 +41,13 @@ pub struct InputFacts {
     pub names: Option<Vec<String>>,
     /// The Arrow types of the fields, if the input has a schema.
     pub types: Option<Vec<Field>>,
-    /// Whether the input can be read only once, like a pipe.
+    /// Whether the input can be read only once, even within this run: a pipe, or rows that are
+    /// generated while they are read.
     pub is_stream: bool,
     /// Whether each input has the name of a file or an object.
     pub has_file_names: bool,
-    /// Whether only this run can read the input, such as a pipe or the caller's memory. A ledger
-    /// does not help then, because no later run can continue the load.
+    /// Whether no later run can read the input, because it is a pipe or in the caller's memory. A
+    /// ledger does not help then, because no later run can continue the load.
     pub is_for_this_run_only: bool,
     /// Whether the input is delimited text. Only such text may have another encoding than UTF-8.
     pub is_delimited: bool,
@@ -101,7 +102,7 @@ pub struct PlanRequest {
 pub struct LoadPlan {
     /// The table's name, quoted for SQL.
     pub table: String,
-    /// Where an extension stores the table's rows and what follows, in words.
+    /// Where an extension stores the table's rows, and what that means for the load, in words.
     pub storage: Option<&'static str>,
     /// How records become rows.
     pub rows: RowPlan,

@@ -97,7 +97,7 @@ pub struct SyncOptions {
     pub transactions: usize,
     /// Price of a million I/Os, for the estimate in the report.
     pub price_per_million: f64,
-    /// The member of a fleet that the sync is.
+    /// Which member of a fleet the sync is, if any.
     pub fleet: MemberOptions,
 }
 

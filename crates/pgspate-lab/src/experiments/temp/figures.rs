@@ -60,9 +60,9 @@ pub(super) fn figures(results: &Results) -> Vec<Figure> {
         Figure::new(
             "Mean time of a query at 8 clients: another place, or more memory",
             &format!(
-                "{place} More work_mem is twice the table. Where the system's cache has room for \
-                 all temporary files, as at small scales, neither gains much: what spills stays in \
-                 memory anyway."
+                "{place} In the trials with more work_mem, work_mem is twice as large as the \
+                 table. Where the system's cache has room for all temporary files, as at small \
+                 scales, neither gains much: what spills stays in memory anyway."
             ),
             others(USUAL),
         ),
