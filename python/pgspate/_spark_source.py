@@ -95,6 +95,8 @@ class PartWriter(DataSourceArrowWriter):
                               hint="Run the job again. Nothing was written.")
         receipts = [message.receipt for message in messages if message.receipt is not None]
         report = self.ticket.complete(receipts)
+        for warning in report.warnings:
+            warnings.warn(warning, stacklevel=2)
         print(f"pgspate: {report._summary()}", file=sys.stderr)
 
     def abort(self, messages: list[Any]) -> None:
