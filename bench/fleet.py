@@ -24,7 +24,7 @@ import ray
 from pyspark.sql import DataFrame, SparkSession
 
 from datasets import LINEITEM_COLUMNS, create_table_sql
-from measure import server_cpu_s, wait_for_process_count
+from measure import child_pids, server_cpu_s, wait_for_process_count
 from places import Places, find_pg_bin
 from server import DATABASE, USER, Server
 
@@ -46,7 +46,7 @@ class Trials:
     def measure(self, group: str, way: str, rows: int, write: Callable[[], object]) -> None:
         """Measures `write`, which fills an empty table, and checks the number of rows."""
         self.server.sql(f"drop table if exists {TABLE}; {create_table_sql(TABLE)}; checkpoint")
-        idle = len(os.listdir(f"/proc/{self.server.pid}/task"))
+        idle = len(child_pids(self.server.pid))
         with self._sampled_connections() as sampled:
             [[lsn]] = self.server.sql("select pg_current_wal_lsn()")
             cpu, wall = server_cpu_s(self.server.pid), time.perf_counter()
@@ -54,7 +54,7 @@ class Trials:
             wall = time.perf_counter() - wall
             cpu = server_cpu_s(self.server.pid) - cpu
             [[wal]] = self.server.sql(f"select pg_current_wal_lsn() - '{lsn}'")
-        wait_for_process_count(self.server.pid, idle + 8)
+        wait_for_process_count(self.server.pid, idle)
         [[found]] = self.server.sql(f"select count(*) from {TABLE}")
         if int(found) != rows:
             raise SystemExit(f"error: {way}: wrote {found} rows, expected {rows}")

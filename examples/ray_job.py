@@ -24,9 +24,10 @@ def write(url: str) -> None:
     flights = ray.data.read_parquet(FLIGHTS).repartition(4)
     print(pgspate.ray.write_postgres(
         flights, "ray_flights", to=url, create=True, job="flights 2013-03"))
+    pgspate.sync(readings(0), "ray_readings", to=url, create=True, key=["meter", "hour"],
+                 scope_by="meter")
     print(pgspate.ray.sync_each(
-        range(30), readings, "ray_readings", to=url, create=True, key=["meter", "hour"],
-        scope_by="meter", connections=6))
+        range(30), readings, "ray_readings", to=url, scope_by="meter", connections=6))
 
 
 if __name__ == "__main__":

@@ -194,7 +194,7 @@ def sync_each(
         scopes: What the tasks get, one item for each task.
         make_rows: Function that a task calls with its item. It returns data as `pgspate.sync` takes
             it: rows, Arrow data, a data frame or a path.
-        table: Name of the table, written as in SQL.
+        table: Name of the table, written as in SQL. It must exist.
         to: As for `pgspate.load`. Without it, each task finds the server by its own environment.
         fleet_name: Name of the fleet. Default: the table's name.
         generation: Name of this run, which must grow with each run. Default: the time in UTC.
@@ -227,13 +227,8 @@ def sync_each(
     as_remote: Any = ray.remote
     settings = {"max_retries": _RETRIES, **(ray_remote_args or {}), "retry_exceptions": [_MayRetry]}
     remote = as_remote(**settings)(sync_scope)
-    waiting: list[Any] = []
+    waiting = [remote.remote(item, member) for member, item in enumerate(items)]
     try:
-        for member, item in enumerate(items):
-            waiting.append(remote.remote(item, member))
-            if member == 0 and options.get("create"):
-                # The other tasks find the table that the first one has created.
-                ray.get(waiting)
         ray.get(waiting)
     except ray.exceptions.RayError as error:
         for task in waiting:
