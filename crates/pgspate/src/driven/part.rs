@@ -108,7 +108,7 @@ fn stage_rows(
         CopyEnd::LanesConflict => {
             Err(Error::new(ErrorKind::Bug, "a single session waits for itself"))
         }
-        CopyEnd::Interrupted(error) => Err(explain(error)),
+        CopyEnd::Interrupted(error) | CopyEnd::NotRoutable(error) => Err(explain(error)),
     }
 }
 

@@ -16,6 +16,7 @@ mod prepare;
 mod rejects;
 mod replace;
 mod report;
+mod routing;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -243,6 +244,7 @@ impl Load {
             None if tries_first => self.try_empty_copy()?,
             _ => {}
         }
+        self.resolve_prepared(watch)?;
         let oid = self.created_oid.unwrap_or(self.table.oid);
         let options = OpenOptions {
             restart: self.options.restart,

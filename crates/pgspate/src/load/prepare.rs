@@ -8,6 +8,7 @@ use tokio_postgres::Client;
 use super::add_columns::ColumnsToAdd;
 use super::{
     FileCounts, Load, LoadOptions, LoadWatch, NewTable, create, ledger_job, member, replace,
+    routing,
 };
 use crate::copy::{EarlySession, Lanes};
 use crate::job::JobSession;
@@ -72,6 +73,7 @@ pub fn prepare(options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<Load>
         load.adopt_table()?;
     }
     load.table_care(&LoadWatch::default()).plan()?;
+    load.check_nodes();
     Ok(load)
 }
 
@@ -134,6 +136,10 @@ fn inspect(mut options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load
         rejects: options.rejects.is_some(),
         dependencies: runtime
             .block_on(replace::read_dependencies(&options, connection, existing))?,
+        shards: match existing {
+            Some(table) => runtime.block_on(routing::read_shards(connection, table, &session))?,
+            None => None,
+        },
     };
     let mut plan = LoadPlan::make(&table, &session, &reading.facts(), &request)?;
     let free_connections = free_connections?;
