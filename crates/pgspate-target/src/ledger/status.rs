@@ -7,6 +7,7 @@ use super::change::{self, RecordedChange};
 use super::identity::lock_key;
 use super::unlogged;
 use super::{JobId, lock, schema, shadow};
+use crate::shards::{PreparedScope, resolve_prepared};
 use crate::{Error, ErrorKind, Result, TypedQuery, server_error};
 
 /// A job as `pgspate status` shows it.
@@ -124,6 +125,8 @@ pub async fn forget_job(client: &Client, job: i64) -> Result<()> {
              `delete from pgspate.change where job = {job}`."
         )));
     }
+    // Without the ledger's rows, nobody knows any more that prepared rows are to be committed.
+    resolve_prepared(client, PreparedScope::Job(job)).await?;
     shadow::drop_shadow(client, JobId(job)).await?;
     let sql = format!(
         "begin; delete from pgspate.ledger where job = {job}; \

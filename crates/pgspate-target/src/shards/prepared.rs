@@ -11,13 +11,14 @@ use std::time::{Duration, Instant};
 
 use tokio_postgres::Client;
 
+use super::ClusterNode;
 use super::node::{node_error, run_on_nodes};
-use super::{ClusterNode, NODES};
-use crate::ledger::JobId;
 use crate::{Error, ErrorKind, Result, TypedQuery, server_error};
 
 /// How long to wait for the end of a transaction on the coordinator that decides.
 const DECISION_TIMEOUT: Duration = Duration::from_secs(60);
+/// The same for the transactions of other jobs, which this run need not wait for.
+const OTHERS_TIMEOUT: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The name of a prepared transaction.
@@ -26,7 +27,7 @@ pub struct PreparedName {
     /// The oid of the database on the coordinator.
     pub database: u32,
     /// The job in the ledger.
-    pub job: JobId,
+    pub job: i64,
     /// A chunk whose row in the ledger says that the transaction is to be committed.
     pub chunk: u64,
     /// The id of the transaction on the coordinator that inserts this row.
@@ -38,7 +39,7 @@ pub struct PreparedName {
 impl std::fmt::Display for PreparedName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let PreparedName { database, job, chunk, xid, session } = self;
-        write!(f, "{}{}:{chunk}:{xid}:{session}", prefix(*database), job.0)
+        write!(f, "{}{}:{chunk}:{xid}:{session}", prefix(*database), job)
     }
 }
 
@@ -48,7 +49,7 @@ impl PreparedName {
         let mut parts = name.strip_prefix("pgspate:")?.split(':');
         let parsed = PreparedName {
             database: parts.next()?.parse().ok()?,
-            job: JobId(parts.next()?.parse().ok()?),
+            job: parts.next()?.parse().ok()?,
             chunk: parts.next()?.parse().ok()?,
             xid: parts.next()?.parse().ok()?,
             session: parts.next()?.parse().ok()?,
@@ -83,23 +84,42 @@ enum Decision {
     Unknown,
 }
 
-/// Ends transactions that earlier runs have left prepared on the cluster's nodes. Those of `job`
-/// are all ended; those of other jobs only if their decision is known. Returns whether `job` had
-/// such transactions.
+/// The job whose prepared transactions must be ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PreparedScope {
+    /// This job. All its transactions are ended.
+    Job(i64),
+    /// None in particular. Transactions whose decision is not known stay.
+    AnyJob,
+}
+
+/// Ends transactions that earlier runs have left prepared on the cluster's nodes, as their jobs'
+/// rows in the ledger say. Until then nobody sees the rows of a chunk that the ledger has. Returns
+/// whether the job of `scope` had such transactions. Does nothing in a database without Citus.
 ///
 /// # Errors
 /// [`ErrorKind::Connect`], which is retryable, if a node cannot be reached, or if a transaction of
-/// `job` cannot be ended now.
-pub async fn resolve_prepared(client: &Client, job: Option<JobId>) -> Result<bool> {
+/// the job cannot be ended now.
+pub async fn resolve_prepared(client: &Client, scope: PreparedScope) -> Result<bool> {
+    let failed = server_error("could not look up the cluster".to_owned());
+    let sql = "select to_regclass('pg_catalog.pg_dist_node') is not null \
+               and to_regclass('pgspate.ledger') is not null";
+    if !client.fetch_one(sql, &[]).await.map_err(failed)?.get::<_, bool>(0) {
+        return Ok(false);
+    }
     let started = Instant::now();
     let mut had_prepared = false;
     loop {
-        let PreparedFound { has_own, is_pending } = resolve_once(client, job).await?;
-        had_prepared |= has_own;
-        if !is_pending {
+        let found = resolve_once(client, scope).await?;
+        had_prepared |= found.has_own;
+        let limit = match scope {
+            PreparedScope::Job(_) => DECISION_TIMEOUT,
+            PreparedScope::AnyJob => OTHERS_TIMEOUT,
+        };
+        if !found.is_pending || (scope == PreparedScope::AnyJob && started.elapsed() > limit) {
             return Ok(had_prepared);
         }
-        if started.elapsed() > DECISION_TIMEOUT {
+        if started.elapsed() > limit {
             let message = "an earlier run of this load is still committing";
             return Err(Error::new(ErrorKind::Connect, message)
                 .hint("Wait until that run is done. Then run the same command again."));
@@ -118,9 +138,11 @@ struct PreparedFound {
 }
 
 /// Ends those transactions whose decision is known.
-async fn resolve_once(client: &Client, job: Option<JobId>) -> Result<PreparedFound> {
+async fn resolve_once(client: &Client, scope: PreparedScope) -> Result<PreparedFound> {
     let failed = || server_error("could not look up prepared transactions".to_owned());
-    let rows = client.fetch_all(NODES, &[]).await.map_err(failed())?;
+    let nodes = "select groupid, nodename::text, nodeport from pg_catalog.pg_dist_node \
+                 where noderole::text = 'primary' and isactive";
+    let rows = client.fetch_all(nodes, &[]).await.map_err(failed())?;
     let node = |row: &tokio_postgres::Row| ClusterNode {
         group: row.get(0),
         host: row.get(1),
@@ -143,9 +165,9 @@ async fn resolve_once(client: &Client, job: Option<JobId>) -> Result<PreparedFou
     let mut decisions = HashMap::new();
     let mut found = PreparedFound::default();
     for (node, name) in names_found {
-        let is_ours = job == Some(name.job);
+        let is_ours = scope == PreparedScope::Job(name.job);
         found.has_own |= is_ours;
-        let key = (name.job.0, name.chunk, name.xid);
+        let key = (name.job, name.chunk, name.xid);
         let decision = match decisions.get(&key) {
             Some(decision) => *decision,
             None => decide(client, &name, is_ours).await?,
@@ -155,7 +177,7 @@ async fn resolve_once(client: &Client, job: Option<JobId>) -> Result<PreparedFou
             Decision::Commit => "commit",
             Decision::RollBack => "rollback",
             Decision::Pending => {
-                found.is_pending |= is_ours;
+                found.is_pending |= is_ours || scope == PreparedScope::AnyJob;
                 continue;
             }
             Decision::Unknown => continue,
@@ -186,7 +208,7 @@ async fn decide(client: &Client, name: &PreparedName, is_ours: bool) -> Result<D
     }
     let sql = "select exists (select from pgspate.ledger where job = $1 and chunk = $2 \
                               and xmin::text::bigint = $3)";
-    let values = (name.job.0, name.chunk.cast_signed(), (name.xid & 0xffff_ffff).cast_signed());
+    let values = (name.job, name.chunk.cast_signed(), (name.xid & 0xffff_ffff).cast_signed());
     let row = client.fetch_one(sql, &[&values.0, &values.1, &values.2]).await.map_err(failed())?;
     Ok(match row.get(0) {
         true => Decision::Commit,
@@ -201,8 +223,7 @@ mod tests {
 
     #[test]
     fn names_are_parsed_as_they_are_written() {
-        let name =
-            PreparedName { database: 5, job: JobId(12), chunk: 7, xid: u64::MAX, session: 3 };
+        let name = PreparedName { database: 5, job: 12, chunk: 7, xid: u64::MAX, session: 3 };
         assert_eq!(name.to_string(), "pgspate:5:12:7:18446744073709551615:3");
         assert_eq!(PreparedName::parse(&name.to_string()), Some(name));
         for other in ["", "pgspate:", "pgspate:1:2:3:4", "pgspate:1:2:3:4:5:6", "citus_0_1_2_3"] {

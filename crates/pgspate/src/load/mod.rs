@@ -244,7 +244,6 @@ impl Load {
             None if tries_first => self.try_empty_copy()?,
             _ => {}
         }
-        self.resolve_prepared(watch)?;
         let oid = self.created_oid.unwrap_or(self.table.oid);
         let options = OpenOptions {
             restart: self.options.restart,

@@ -42,6 +42,9 @@ pub fn prepare(options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<Load>
                 .with_client(async |client: &Client| ledger::read_url_key(client).await)?,
         );
     }
+    if matches!((&load.job.identity, &has_ledger), (Some(_), Ok(true))) {
+        load.resolve_prepared()?;
+    }
     let (client, table) = (load.job.client(), &load.table);
     let known = async {
         match &load.job.identity {

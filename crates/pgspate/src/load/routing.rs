@@ -5,15 +5,14 @@ use std::time::Duration;
 
 use tokio_postgres::Client;
 
-use super::{Load, LoadWatch};
+use super::Load;
 use crate::copy::{SessionOpener, ShardRoute};
 use crate::format::EncodeMode;
 use crate::plan::Routing;
 use crate::{Error, Result};
 use pgspate_target::connect::{Connection, Dsn};
-use pgspate_target::ledger::ledger_exists;
 use pgspate_target::shards::{
-    ClusterNode, ShardSession, ShardedTable, find_other_server, resolve_prepared,
+    ClusterNode, PreparedScope, ShardSession, ShardedTable, find_other_server, resolve_prepared,
 };
 use pgspate_target::{SessionSettings, TableStorage, TargetTable};
 
@@ -51,7 +50,9 @@ impl Load {
 
     /// Has the coordinator route the rows, after they could not go straight into the shards.
     pub(super) fn route_by_coordinator(&mut self, error: &Error) {
-        self.set_routing_by_coordinator(error.to_string());
+        let reason = describe(error);
+        self.set_routing_by_coordinator(reason.clone());
+        self.plan.warnings.push(format!("the coordinator routed the rows: {reason}"));
     }
 
     fn set_routing_by_coordinator(&mut self, reason: String) {
@@ -79,18 +80,15 @@ impl Load {
         }))
     }
 
-    /// Ends transactions that other loads have left prepared on the nodes, if their decision is in
-    /// the ledger. This load may be about to replace one of these loads.
-    pub(super) fn resolve_prepared(&mut self, watch: &LoadWatch) -> Result<()> {
-        if self.table.storage != TableStorage::Shards || !self.plan.ledger {
+    /// Ends transactions that other loads have left prepared on the nodes, as the ledger says.
+    /// Nobody sees their rows before, so that the table may seem to be empty.
+    pub(super) fn resolve_prepared(&self) -> Result<()> {
+        if self.table.storage != TableStorage::Shards {
             return Ok(());
         }
-        self.job.with_client_and_retry(&watch.copy, async |client: &Client| {
-            match ledger_exists(client).await? {
-                true => resolve_prepared(client, None).await.map(drop),
-                false => Ok(()),
-            }
-        })
+        let client = self.job.client();
+        let resolving = resolve_prepared(client, PreparedScope::AnyJob);
+        self.job.control_session.runtime.block_on(resolving).map(drop)
     }
 
     /// Ends transactions that this job has left prepared on the nodes, and reads again which chunks
@@ -100,9 +98,9 @@ impl Load {
         let Some(job) = job.filter(|_| self.table.storage == TableStorage::Shards) else {
             return Ok(());
         };
-        let had_prepared = self
-            .job
-            .with_client(async |client: &Client| resolve_prepared(client, Some(job)).await)?;
+        let had_prepared = self.job.with_client(async |client: &Client| {
+            resolve_prepared(client, PreparedScope::Job(job.0)).await
+        })?;
         if had_prepared { self.job.reopen() } else { Ok(()) }
     }
 }

@@ -62,7 +62,7 @@ pub(super) async fn commit_all(
     let failed = server_error("could not prepare to commit".to_owned());
     let row = client.fetch_one("select pg_current_xact_id()::text", &[]).await.map_err(failed)?;
     let xid = row.get::<_, &str>(0).parse().unwrap_or_default();
-    let name = |session| PreparedName { database, job, chunk: first.chunk, xid, session };
+    let name = |session| PreparedName { database, job: job.0, chunk: first.chunk, xid, session };
     let with_rows: Vec<(String, &ShardWriter)> = (writers.iter().enumerate())
         .filter(|(_, writer)| writer.rows > 0)
         .map(|(session, writer)| (name(session).to_string(), writer))
