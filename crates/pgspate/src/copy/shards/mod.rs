@@ -20,9 +20,10 @@ use futures_util::future::{join_all, try_join_all};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use self::decide::{CoordinatorSession, commit_all};
+use self::decide::{CoordinatorSessions, commit_all};
 use self::split::{RowSplitter, ShardPiece};
 use self::writer::ShardWriter;
 use super::shared::SharedRun;
@@ -134,18 +135,19 @@ impl<'a> ShardCopy<'a> {
     fn run(mut self) -> Result<CopyOutcome> {
         let (job, shared) = (self.shared.job, self.shared);
         let opening = async {
-            let coordinator = CoordinatorSession(job.open_lane_session("").await?);
-            let guard = ReadySession::open(&job.session_opener, &job.setup).await?;
-            let guard = CoordinatorSession(guard);
-            guard.begin().await?;
-            let writers = self.open_writers(&coordinator).await?;
-            Ok::<_, Error>((coordinator, guard, writers))
+            let deciding = job.open_lane_session("").await?;
+            let holding = ReadySession::open(&job.session_opener, &job.setup).await?;
+            let writers = self.open_writers(&deciding.connection.client).await?;
+            let sessions = CoordinatorSessions::new(deciding, holding, job.setup.limits);
+            Ok::<_, Error>((sessions, writers))
         };
-        let (coordinator, guard, mut writers) = self.block_on(opening)?;
+        let (mut coordinator, mut writers) = self.block_on(opening)?;
         loop {
-            let began = self
-                .block_on(try_join_all(writers.iter_mut().map(|writer| writer.begin(self.route))));
-            began?;
+            self.block_on(async {
+                coordinator.begin().await?;
+                let begun = writers.iter_mut().map(|writer| writer.begin(self.route));
+                try_join_all(begun).await
+            })?;
             let (written, chunks) = self.copy_group(writers)?;
             writers = written;
             let is_last = shared.are_all_chunks_cut();
@@ -163,14 +165,14 @@ impl<'a> ShardCopy<'a> {
         if job.commit == Commit::EachChunk {
             (job.check_unchanged)(&contents)?;
         }
-        // The guard's locks must be free before the caller restores the table's keys.
-        self.runtime.block_on(guard.roll_back());
+        // The locks must be free before the caller restores the table's keys.
+        self.runtime.block_on(coordinator.release());
         shared.check_confirmed(self.chunks)?;
         Ok(self.outcome())
     }
 
     /// Opens the sessions with the nodes, and checks that the coordinator sees them there.
-    async fn open_writers(&self, coordinator: &CoordinatorSession) -> Result<Vec<ShardWriter>> {
+    async fn open_writers(&self, coordinator: &Client) -> Result<Vec<ShardWriter>> {
         let count = self.session_of_shard.iter().max().map_or(0, |last| last + 1);
         let opening = (0..count).map(|session| {
             let shards = 0..self.session_of_shard.len();
@@ -181,7 +183,7 @@ impl<'a> ShardCopy<'a> {
         });
         let writers = try_join_all(opening).await?;
         let sessions: Vec<ShardSession> = writers.iter().map(|it| it.identity.clone()).collect();
-        match find_other_server(&coordinator.0.connection.client, &sessions).await? {
+        match find_other_server(coordinator, &sessions).await? {
             None => Ok(writers),
             Some(node) => {
                 let message = format!("the name of {node} leads to another server from here");
@@ -378,7 +380,7 @@ impl<'a> ShardCopy<'a> {
             rows_written: self.rows_in,
             rows_rejected: 0,
             rows_as_text: 0,
-            lanes: self.lanes,
+            lanes: self.lanes.min(usize::try_from(self.chunks).unwrap_or(usize::MAX)),
             chunks: self.shared.chunks(),
             chunks_before: self.shared.skipped(),
             stages: StageSeconds { source, encode, server, commit: self.committing.as_secs_f64() },
