@@ -1,5 +1,5 @@
-//! A server that plays a cluster of Citus with one node, for loads whose rows go straight into
-//! shards: the catalogs and functions that pgspate uses, and shards that are plain tables.
+//! A server that plays a cluster of Citus with one node, for loads straight into shards. It has the
+//! catalogs and functions that pgspate uses. Its shards are plain tables.
 
 use pgspate::target::quote_literal;
 use pgspate_embedded::ThrowawayServer;

@@ -125,7 +125,7 @@ pub async fn forget_job(client: &Client, job: i64) -> Result<()> {
              `delete from pgspate.change where job = {job}`."
         )));
     }
-    // Without the ledger's rows, nobody knows any more that prepared rows are to be committed.
+    // Only the ledger's rows say that prepared transactions are to be committed.
     resolve_prepared(client, PreparedScope::Job(job)).await?;
     shadow::drop_shadow(client, JobId(job)).await?;
     let sql = format!(

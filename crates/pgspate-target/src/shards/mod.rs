@@ -55,10 +55,7 @@ pub struct ClusterNode {
     pub port: u16,
 }
 
-/// How a table is distributed. Columns: whether by hash, whether the shards have one copy, the
-/// distribution column, whether rows are stored in a heap, whether the role owns the table, whether
-/// the column's collation is deterministic, whether the functions for writing into shards exist,
-/// and the hashes of two values as this server computes them.
+/// How a table is distributed. The columns are those of [`Distribution`], in the same order.
 const DISTRIBUTION: &str = "\
 select p.partmethod::text = 'h', p.repmodel::text = 's',
        case when p.partkey is not null then column_to_column_name(p.logicalrelid, p.partkey) end,
@@ -91,15 +88,20 @@ const NODES: &str = "\
 select groupid, nodename::text, nodeport, isactive and hasmetadata and metadatasynced
 from pg_catalog.pg_dist_node where noderole::text = 'primary'";
 
-/// Facts of [`DISTRIBUTION`].
+/// How a table is distributed.
 struct Distribution {
     is_by_hash: bool,
     has_one_copy: bool,
+    /// The distribution column.
     column: Option<String>,
     is_heap: bool,
+    /// Whether the role owns the table.
     is_owner: bool,
+    /// Whether the column's collation is deterministic.
     is_deterministic: bool,
+    /// Whether the functions for writing into shards exist.
     has_functions: bool,
+    /// The hashes of a number and of a text, as this server computes them.
     hashes: (i32, i32),
 }
 

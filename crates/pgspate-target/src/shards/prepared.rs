@@ -17,7 +17,7 @@ use crate::{Error, ErrorKind, Result, TypedQuery, server_error};
 
 /// How long to wait for the end of a transaction on the coordinator that decides.
 const DECISION_TIMEOUT: Duration = Duration::from_secs(60);
-/// The same for the transactions of other jobs, which this run need not wait for.
+/// How long to wait for decisions about other jobs. This run does not depend on them.
 const OTHERS_TIMEOUT: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -73,7 +73,7 @@ pub async fn database_oid(client: &Client) -> Result<u32> {
     Ok(client.fetch_one(sql, &[]).await.map_err(failed)?.get(0))
 }
 
-/// What becomes of a prepared transaction.
+/// How a prepared transaction is to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Decision {
     Commit,
@@ -94,7 +94,7 @@ pub enum PreparedScope {
 }
 
 /// Ends transactions that earlier runs have left prepared on the cluster's nodes, as their jobs'
-/// rows in the ledger say. Until then nobody sees the rows of a chunk that the ledger has. Returns
+/// rows in the ledger say. Until then the rows of a chunk that the ledger has are invisible. Returns
 /// whether the job of `scope` had such transactions. Does nothing in a database without Citus.
 ///
 /// # Errors

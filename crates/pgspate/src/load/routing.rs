@@ -81,7 +81,7 @@ impl Load {
     }
 
     /// Ends transactions that other loads have left prepared on the nodes, as the ledger says.
-    /// Nobody sees their rows before, so that the table may seem to be empty.
+    /// Before that their rows are invisible, and the table may seem to be empty.
     pub(super) fn resolve_prepared(&self) -> Result<()> {
         if self.table.storage != TableStorage::Shards {
             return Ok(());

@@ -91,7 +91,7 @@ fn obstacle(
         return because("the input can be read only once");
     }
     if input.stored_bytes.is_none_or(|bytes| bytes < COORDINATOR_BYTES_MAX) {
-        return because("the input is small");
+        return because("the input is small, or its size is not known");
     }
     if plan.rows.mode == EncodeMode::Text {
         return because("the server must read the values");

@@ -25,7 +25,7 @@ use pgspate_target::{TypedQuery, server_error};
 const SECOND_LOCK_TIMEOUT: &str = "set local lock_timeout = '1s'";
 
 /// Two sessions with the coordinator. Both hold the locks on the table that a writer holds, so that
-/// nobody can drop, truncate or rewrite the table, or move its shards.
+/// no other session can drop, truncate or rewrite the table, or move its shards.
 pub(super) struct CoordinatorSessions {
     /// Its commit decides. It releases the locks, before the nodes know the decision.
     pub(super) deciding: ReadySession,
