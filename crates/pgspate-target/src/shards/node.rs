@@ -42,8 +42,10 @@ pub async fn find_other_server(
     let commands: Vec<String> = (sessions.iter())
         .map(|session| {
             format!(
-                "select count(*) from pg_catalog.pg_stat_activity where pid = {} and \
-                 extract(epoch from backend_start)::numeric(20, 6)::text = '{}'",
+                "select pg_catalog.count(*) from pg_catalog.pg_stat_activity \
+                 where pid operator(pg_catalog.=) {} \
+                   and extract(epoch from backend_start)::pg_catalog.numeric(20, 6) \
+                       operator(pg_catalog.=) {}",
                 session.pid, session.started
             )
         })
@@ -96,13 +98,20 @@ pub async fn lock_shards(connection: &Connection, table: &str, shards: &[&Shard]
     let failed = |error| connection.explain("could not lock the shards", error);
     let ids: Vec<i64> = shards.iter().map(|shard| shard.id).collect();
     // Mode 5 is a ShareLock.
-    let lock = "select pg_catalog.lock_shard_metadata(5, $1::bigint[])";
+    let lock = "select pg_catalog.lock_shard_metadata(5, $1::pg_catalog.int8[])";
     connection.client.fetch_all(lock, &[&ids]).await.map_err(failed)?;
-    let sql = "select s.shardid, s.shardminvalue::integer, s.shardmaxvalue::integer \
+    // The session has the user's search path.
+    let sql = "select s.shardid, s.shardminvalue::pg_catalog.int4, \
+                      s.shardmaxvalue::pg_catalog.int4 \
                from pg_catalog.pg_dist_shard s \
-               join pg_catalog.pg_dist_placement p on p.shardid = s.shardid and p.shardstate = 1 \
-               join pg_catalog.pg_dist_local_group g on g.groupid = p.groupid \
-               where s.shardid = any($1) and s.logicalrelid::oid = $2::text::regclass::oid";
+               join pg_catalog.pg_dist_placement p \
+                   on p.shardid operator(pg_catalog.=) s.shardid \
+                   and p.shardstate operator(pg_catalog.=) 1 \
+               join pg_catalog.pg_dist_local_group g \
+                   on g.groupid operator(pg_catalog.=) p.groupid \
+               where s.shardid operator(pg_catalog.=) any($1) \
+                 and s.logicalrelid operator(pg_catalog.=) \
+                     $2::pg_catalog.text::pg_catalog.regclass";
     let rows = connection.client.fetch_all(sql, &[&ids, &table]).await.map_err(failed)?;
     let found: Vec<(i64, i32, i32)> =
         rows.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect();

@@ -152,7 +152,8 @@ async fn resolve_once(client: &Client, scope: PreparedScope) -> Result<PreparedF
     let prefix = prefix(database_oid(client).await?);
     let list = format!(
         "select coalesce(pg_catalog.string_agg(gid, ' '), '') from pg_catalog.pg_prepared_xacts \
-         where database = pg_catalog.current_database() and pg_catalog.starts_with(gid, '{prefix}')"
+         where database operator(pg_catalog.=) pg_catalog.current_database() \
+           and pg_catalog.starts_with(gid, '{prefix}')"
     );
     let every: Vec<&ClusterNode> = nodes.iter().collect();
     let answers = run_on_nodes(client, &every, vec![list; nodes.len()]).await?;

@@ -17,7 +17,7 @@ use crate::copy::stream::{BEGIN_READ_COMMITTED, copy_error};
 use crate::copy::{CopyProgress, ReadySession, WaitLimits};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::ledger::{ChunkRecord, JobId, is_chunk_recorded};
-use pgspate_target::shards::{PreparedName, database_oid};
+use pgspate_target::shards::PreparedName;
 use pgspate_target::{TypedQuery, server_error};
 
 /// How long the second session with the coordinator waits for locks that the first one has. Only
@@ -103,16 +103,18 @@ async fn roll_back(session: &ReadySession) {
 pub(super) async fn commit_all(
     coordinator: &CoordinatorSessions,
     writers: &[ShardWriter],
-    job: JobId,
+    (database, job): (u32, JobId),
     chunks: &[ChunkRecord],
     progress: &CopyProgress,
 ) -> Result<()> {
     let Some(first) = chunks.first() else { return Ok(()) };
     let connection = &coordinator.deciding.connection;
     let client = &connection.client;
-    let database = database_oid(client).await?;
     let failed = server_error("could not prepare to commit".to_owned());
-    let row = client.fetch_one("select pg_current_xact_id()::text", &[]).await.map_err(failed)?;
+    let row = client
+        .fetch_one("select pg_catalog.pg_current_xact_id()::pg_catalog.text", &[])
+        .await
+        .map_err(failed)?;
     let xid = row.get::<_, &str>(0).parse().unwrap_or_default();
     let name = |session| PreparedName { database, job: job.0, chunk: first.chunk, xid, session };
     let with_rows: Vec<(String, &ShardWriter)> = (writers.iter().enumerate())

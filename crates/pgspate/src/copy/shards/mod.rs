@@ -34,7 +34,7 @@ use crate::encode::Encoded;
 use crate::format::{Chunk, ChunkEncoder, EncodeMode};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::ledger::{ChunkRecord, JobId};
-use pgspate_target::shards::{ShardSession, ShardedTable, find_other_server};
+use pgspate_target::shards::{ShardSession, ShardedTable, database_oid, find_other_server};
 
 /// The most pieces that wait for a session.
 const PIECES_WAITING_MAX: usize = 4;
@@ -137,11 +137,12 @@ impl<'a> ShardCopy<'a> {
         let opening = async {
             let deciding = job.open_lane_session("").await?;
             let holding = ReadySession::open(&job.session_opener, &job.setup).await?;
-            let writers = self.open_writers(&deciding.connection.client).await?;
+            let writers = self.open_writers(&job.control_connection.client).await?;
             let sessions = CoordinatorSessions::new(deciding, holding, job.setup.limits);
-            Ok::<_, Error>((sessions, writers))
+            let database = database_oid(&job.control_connection.client).await?;
+            Ok::<_, Error>((sessions, writers, database))
         };
-        let (mut coordinator, mut writers) = self.block_on(opening)?;
+        let (mut coordinator, mut writers, database) = self.block_on(opening)?;
         loop {
             self.block_on(async {
                 coordinator.begin().await?;
@@ -153,7 +154,8 @@ impl<'a> ShardCopy<'a> {
             let is_last = shared.are_all_chunks_cut();
             self.check_before_commit(&chunks, &writers, is_last)?;
             let started = Instant::now();
-            let committing = commit_all(&coordinator, &writers, self.job, &chunks, shared.progress);
+            let committing =
+                commit_all(&coordinator, &writers, (database, self.job), &chunks, shared.progress);
             self.runtime.block_on(committing)?;
             self.committing += started.elapsed();
             self.count_committed(&chunks);

@@ -40,13 +40,13 @@ impl ShardWriter {
         shards: Vec<usize>,
     ) -> Result<ShardWriter> {
         let connection = route.openers[node].open().await?;
+        let identity = ShardSession::read(&connection.client, &route.table.nodes[node]).await?;
         let settings = format!(
             "{}; set citus.enable_manual_changes_to_shards = on",
             job.setup.session_settings_sql()
         );
         let set = connection.client.batch_execute(&settings).await;
         set.map_err(|error| connection.explain("could not prepare a session to copy", error))?;
-        let identity = ShardSession::read(&connection.client, &route.table.nodes[node]).await?;
         Ok(ShardWriter { connection, identity, shards, statements: HashMap::new(), rows: 0 })
     }
 
