@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import pgspate
 import pgspate.aio
+from pgspate import fleetjob
 
 # The page has these functions and classes, in this order.
 CALLS = ["load", "sync", "write", "apply", "fleet", "plan", "doctor", "tune", "server",
@@ -57,6 +58,10 @@ def reference_page() -> Iterator[str]:
         namespace = __import__(f"pgspate.{module}", fromlist=["load"])
         for name in namespace.__all__:
             yield from entry(f"pgspate.{module}.{name}", getattr(namespace, name))
+    for name in fleetjob.__all__:
+        yield from entry(f"pgspate.fleetjob.{name}", getattr(fleetjob, name))
+    for name in ("write", "complete", "abort"):
+        yield from entry(f"pgspate.fleetjob.Ticket.{name}", getattr(fleetjob.Ticket, name))
     for name in RESULTS:
         yield from entry(f"pgspate.{name}", getattr(pgspate, name))
     yield from entry("pgspate.Error", pgspate.Error)

@@ -22,7 +22,7 @@ class FleetReport(Report):
 
     Attributes:
         fleet: Name of the fleet.
-        generation: Name of the generation.
+        generation: Name of the generation, which is one run of the whole fleet.
         command: ``load`` or ``sync``.
         table: Name of the table, written as in SQL.
         members: Number of members.
@@ -44,7 +44,7 @@ class FleetReport(Report):
         busy_seconds: Seconds of work of all members together.
         waited_seconds: Seconds of waiting for ``connections=`` of all members together.
         slowest: The member that took longest, with its ``member`` and ``seconds``.
-        tended: Whether the work that belongs to the whole table is done, such as ANALYZE.
+        tended: Whether the work on the whole table that comes last, such as ANALYZE, is done.
     """
 
     fleet: str = ""

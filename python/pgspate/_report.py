@@ -100,7 +100,7 @@ class LoadReport(Report):
         widened: Columns that the load gave a wider type.
         added_columns: Columns that ``add_columns=`` added to the table: ``name`` and ``type``.
         at_once: How all rows became visible at the same time, with ``replace=`` or ``atomic=``.
-        fleet: The member of a fleet that the load was, with ``fleet=``.
+        fleet: Which member of a fleet the load was, with ``fleet=``.
         warnings: Warnings, such as what slowed the load down.
         related: Other tables with rows of related objects: ``table`` and ``rows``. Only from
             `pgspate.sqlalchemy.load`.
@@ -187,7 +187,7 @@ class SyncReport(Report):
         measured: Everything that the server counted during the sync, other sessions included.
         advice: What would make the next sync cheaper.
         warnings: Work that failed after the rows were committed.
-        fleet: The member of a fleet that the sync was, with ``fleet=``.
+        fleet: Which member of a fleet the sync was, with ``fleet=``.
     """
 
     table: str = ""

@@ -19,7 +19,7 @@ __all__ = ["write"]
 _MODE_HINTS = {
     "overwrite": 'Pass `mode="replace"`.',
     "truncate": 'Pass `mode="replace"`.',
-    "create": "Pass `create=True` beside the mode.",
+    "create": "Pass `create=True` together with the mode.",
     "fail": "There is no mode that refuses a table that exists. Without `create=True`, a missing "
     "table is an error.",
     "insert": 'Pass `mode="append"`.',
@@ -79,9 +79,7 @@ def write(
     """
     if mode == "sync":
         return SYNC(data, {**options, "table": table})
-    if mode not in ("append", "replace"):
-        hint = _MODE_HINTS.get(mode, "The modes are append, replace and sync.")
-        raise UsageError(f'there is no mode "{mode}"', hint=hint)
+    refuse_foreign_mode(mode)
     replace = options.get("replace", False)
     if mode == "append" and replace:
         hint = 'Leave `replace=` out, or pass `mode="replace"`.'
@@ -89,3 +87,10 @@ def write(
     if mode == "replace":
         options["replace"] = replace or True
     return LOAD(data, {**options, "table": table})
+
+
+def refuse_foreign_mode(mode: str) -> None:
+    """Raises `UsageError` for a mode that pgspate does not have."""
+    if mode not in ("append", "replace", "sync"):
+        hint = _MODE_HINTS.get(mode, "The modes are append, replace and sync.")
+        raise UsageError(f'there is no mode "{mode}"', hint=hint)

@@ -10,13 +10,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from . import _pgspate
+from ._calls import check_scope
 from ._data import classify_data
+from ._errors import UsageError
 from ._options import command_arguments
 from ._report import Report, counted
 from ._target import Target, conninfo
+from ._write import refuse_foreign_mode
+
+if TYPE_CHECKING:
+    from ._options import Names
 
 __all__ = ["JobReport", "Receipt", "Ticket", "begin_write"]
 
@@ -46,21 +52,33 @@ class JobReport(Report):
         job: Number of the job in the ledger.
         table: Name of the table, written as in SQL.
         rows_in: Rows of all parts.
-        rows_written: Rows written to the table. A trigger may have left out some.
+        rows_written: Rows written to the table: inserted or updated. A trigger may have left out
+            some.
+        inserted: Rows inserted.
+        updated: Rows updated.
+        deleted: Rows deleted by a sync. Rows that a job replaces are not counted.
         parts: Number of parts.
         losers: Attempts that wrote all their rows, but whose rows were left out.
+        warnings: What the user should know.
     """
 
     job: int = 0
     table: str = ""
     rows_in: int = 0
     rows_written: int = 0
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
     parts: int = 0
     losers: int = 0
+    warnings: list[str] = field(default_factory=list)
 
     def _summary(self) -> str:
-        rows = counted(self.rows_written, "row")
-        return f"{rows} in {counted(self.parts, 'part')} to {self.table}"
+        rows = counted(self.rows_in, "row")
+        changes = ""
+        if self.updated or self.deleted or self.inserted != self.rows_in:
+            changes = f": {self.inserted} inserted, {self.updated} updated, {self.deleted} deleted"
+        return f"{rows} in {counted(self.parts, 'part')} to {self.table}{changes}"
 
 
 @dataclass(frozen=True)
@@ -123,7 +141,7 @@ class Ticket:
         return JobReport._from_dict(json.loads(found))
 
     def abort(self) -> bool:
-        """Removes all that the job has written.
+        """Removes all that the job has written, except parts that are visible already.
 
         Returns false, and changes nothing, if the job is complete or was begun again.
         """
@@ -132,18 +150,53 @@ class Ticket:
         return outcome == "aborted"
 
 
-def begin_write(table: str, *, to: Target | None = None, job: str | None = None) -> Ticket:
-    """Begins a job that appends rows to a table, and returns the ticket for its tasks.
+def begin_write(
+    table: str,
+    *,
+    to: Target | None = None,
+    job: str | None = None,
+    mode: Literal["append", "replace", "sync"] = "append",
+    commit: Literal["job", "task"] = "job",
+    stable_parts: bool = False,
+    connections: int | None = None,
+    buffer: int = 64,
+    key: Names = (),
+    scope_by: Names = (),
+    scope: str | None = None,
+    no_delete: bool = False,
+    insert_only: bool = False,
+    ignore_columns: Names = (),
+    max_delete: float | str | None = None,
+    allow_empty: bool = False,
+) -> Ticket:
+    """Begins a job that writes a table, and returns the ticket for its tasks.
 
     Args:
         table: Name of the table, written as in SQL.
         to: As for `pgspate.load`. Without it, each task finds the server by its own environment.
         job: Name by which a rerun of the driver finds the job. A complete job is not written again,
             and an unfinished one is begun again. Without a name, each call begins a job of its own.
+        mode: ``"append"`` adds the rows. ``"replace"`` puts them in the place of the table's rows.
+            ``"sync"`` writes those that differ, as `pgspate.sync` does.
+        commit: When rows become visible. ``"job"``: all at once, by `Ticket.complete`. ``"task"``:
+            the rows of each part as soon as they are written, without a stage; for
+            ``mode="append"``.
+        stable_parts: Each run of the driver gives a part the same rows. Then a rerun of a job with
+            ``commit="task"`` keeps the parts that are written, and otherwise it is refused.
+        connections: Number of connections that all tasks may have at the same time.
+        buffer: MiB of an Arrow stream that a task reads before it connects.
+        key: As for `pgspate.sync`, like all that follow. Only for ``mode="sync"``.
+        scope_by: As for `pgspate.sync`.
+        scope: As for `pgspate.sync`.
+        no_delete: As for `pgspate.sync`.
+        insert_only: As for `pgspate.sync`.
+        ignore_columns: As for `pgspate.sync`.
+        max_delete: As for `pgspate.sync`.
+        allow_empty: As for `pgspate.sync`.
 
     Raises:
         PlanError: The table does not exist.
-        LedgerError: The job of this name writes another table.
+        LedgerError: The job of this name writes another table, or was begun with other options.
 
     Example:
         >>> import pgspate
@@ -156,7 +209,31 @@ def begin_write(table: str, *, to: Target | None = None, job: str | None = None)
         >>> report.rows_written, report.parts
         (2, 2)
     """
+    sync = {
+        "key": key,
+        "scope_by": scope_by,
+        "scope": scope,
+        "no_delete": no_delete,
+        "insert_only": insert_only,
+        "ignore_columns": ignore_columns,
+        "max_delete": max_delete,
+        "allow_empty": allow_empty,
+    }
+    refuse_foreign_mode(mode)
+    if mode == "sync":
+        check_scope(sync)
+    elif given := [name for name, value in sync.items() if value]:
+        raise UsageError(f'`{given[0]}=` is for a job with `mode="sync"`')
+    options = {
+        "mode": mode,
+        "commit": commit,
+        "stable_parts": stable_parts,
+        "connections": connections,
+        "buffer": buffer,
+        "sync": command_arguments(sync, has_source=True) if mode == "sync" else [],
+    }
     server = conninfo(to)
-    found = json.loads(_pgspate.fleet_begin(([], server, None, None), table, job))
+    call: _pgspate._CallOptions = ([], server, None, None)
+    found = json.loads(_pgspate.fleet_begin(call, table, job, json.dumps(options)))
     return Ticket(found["job"], found["table"], found["is_complete"], tuple(found["warnings"]),
                   json.dumps(found), server)

@@ -51,7 +51,15 @@ impl ProgramBatches for MemoryBatches {
 pub(crate) struct ArrowStreamBatches {
     name: String,
     schema: SchemaRef,
-    reader: Mutex<Option<RecordBatchStreamReader>>,
+    rows: Mutex<StreamRows>,
+}
+
+/// The rows of a stream that are left.
+struct StreamRows {
+    /// Batches that were read ahead.
+    ahead: Vec<RecordBatch>,
+    /// The reader of all later batches; `None` after the stream was opened.
+    reader: Option<RecordBatchStreamReader>,
 }
 
 impl fmt::Debug for ArrowStreamBatches {
@@ -77,10 +85,25 @@ impl ProgramBatches for ArrowStreamBatches {
         true
     }
 
+    fn read_ahead(&self, bytes: u64) -> Result<()> {
+        let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        let StreamRows { ahead, reader } = &mut *rows;
+        let mut left = bytes;
+        while left > 0 {
+            let Some(batch) = reader.as_mut().and_then(Iterator::next) else { break };
+            let batch = batch.map_err(read_error)?;
+            left = left.saturating_sub(pgspate::format::memory::bytes_of(&batch));
+            ahead.push(batch);
+        }
+        Ok(())
+    }
+
     fn open(&self, _: &[Option<PgType>]) -> Result<BatchIter> {
-        let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
         let opened_twice = || Error::new(ErrorKind::Bug, "an Arrow stream was opened twice");
-        Ok(Box::new(reader.ok_or_else(opened_twice)?.map(|batch| batch.map_err(read_error))))
+        let later = rows.reader.take().ok_or_else(opened_twice)?;
+        let ahead = std::mem::take(&mut rows.ahead).into_iter().map(Ok);
+        Ok(Box::new(ahead.chain(later.map(|batch| batch.map_err(read_error)))))
     }
 }
 
@@ -108,7 +131,8 @@ pub(crate) fn arrow_batches(
     let reader = capsule::import_stream(&capsule)?.map_err(|error| to_exception(py, &error))?;
     let schema = reader.schema();
     if !is_in_memory {
-        return Ok(Box::new(ArrowStreamBatches { name, schema, reader: Mutex::new(Some(reader)) }));
+        let rows = StreamRows { ahead: Vec::new(), reader: Some(reader) };
+        return Ok(Box::new(ArrowStreamBatches { name, schema, rows: Mutex::new(rows) }));
     }
     // Another thread of the exporter may need the interpreter's lock, so this thread releases it.
     let batches = py.detach(|| reader.collect::<Result<Vec<_>, _>>());

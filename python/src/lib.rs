@@ -190,11 +190,20 @@ fn fleet_begin<'py>(
     options: CallOptions<'py>,
     table: String,
     job: Option<String>,
+    how: String,
 ) -> PyResult<String> {
     run_fleet(py, options, move |dsn, runtime| {
-        let limits = WaitLimits::default();
-        as_json(&driven::begin(&table, job.as_deref(), &dsn, limits, runtime)?)
+        let how: driven::FleetJobOptions = parse_json(&how)?;
+        let sync = sync_of_job(&how)?;
+        let (job, limits) = (job.as_deref(), WaitLimits::default());
+        as_json(&driven::begin(&table, job, how, sync.as_ref(), &dsn, limits, runtime)?)
     })
+}
+
+/// Returns the options of the sync that completes a job, if a sync does.
+fn sync_of_job(how: &driven::FleetJobOptions) -> Result<Option<pgspate::sync::SyncOptions>> {
+    let is_sync = how.mode == driven::FleetMode::Sync;
+    is_sync.then(|| pgspate_cli::sync_options(&how.sync)).transpose()
 }
 
 /// Writes a part of a job, and returns its receipt as JSON.
@@ -229,8 +238,9 @@ fn fleet_complete<'py>(
 ) -> PyResult<String> {
     run_fleet(py, options, move |dsn, runtime| {
         let receipts: Vec<driven::FleetReceipt> = parse_json(&receipts)?;
-        let limits = WaitLimits::default();
-        as_json(&driven::complete(&parse_json(&ticket)?, &receipts, &dsn, limits, runtime)?)
+        let ticket: driven::FleetTicket = parse_json(&ticket)?;
+        let (sync, limits) = (sync_of_job(&ticket.options)?, WaitLimits::default());
+        as_json(&driven::complete(&ticket, &receipts, sync, &dsn, limits, runtime)?)
     })
 }
 

@@ -32,7 +32,7 @@ def test_all_data_gets_constants(db, dsn, tmp_path, way):
     assert rows(db) == [(1, "x", 7, None, b"\0\xff"), (2, None, 7, None, b"\0\xff")]
 
 
-def test_values_of_python_become_values_of_their_types(db, dsn):
+def test_constants_have_the_types_of_their_columns(db, dsn):
     db.execute("create table t (id int, d date, t timestamptz, f float8, b bool, s text)")
     at = datetime.datetime(2024, 2, 29, 1, 2, 3, 456, datetime.timezone.utc)
     constants = {"d": at.date(), "t": at, "f": 0.1, "b": False, "s": "a,b=c"}

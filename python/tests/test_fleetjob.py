@@ -57,6 +57,56 @@ def test_a_named_job_is_written_once(table, dsn):
     assert table.execute("select array_agg(id) from t").fetchone() == ([2],)
 
 
+def test_a_job_replaces_and_syncs(table, dsn):
+    table.execute("insert into t values (1, 'old'), (9, 'old')")
+    ticket = begin_write("t", to=dsn, mode="replace")
+    receipts = [ticket.write(part, [{"id": part, "name": "new"}]) for part in (1, 2)]
+    assert ticket.complete(receipts).inserted == 2
+    ticket = begin_write("t", to=dsn, mode="sync", key="id", scope="all", max_delete="100%")
+    rows = [{"id": 2, "name": "new"}, {"id": 3, "name": "newer"}]
+    report = ticket.complete([ticket.write(0, rows)])
+    assert (report.rows_in, report.inserted, report.updated, report.deleted) == (2, 1, 0, 1)
+    assert "1 inserted, 0 updated, 1 deleted" in repr(report)
+    assert table.execute("select array_agg(id order by id) from t").fetchone() == ([2, 3],)
+    with pytest.raises(pgspate.UsageError, match="no scope"):
+        begin_write("t", to=dsn, mode="sync")
+    with pytest.raises(pgspate.UsageError, match='`key=` is for a job with `mode="sync"`'):
+        begin_write("t", to=dsn, key="id")
+    with pytest.raises(pgspate.UsageError, match='no mode "overwrite"'):
+        begin_write("t", to=dsn, mode="overwrite")
+
+
+def test_tasks_that_commit_write_each_part_once(table, dsn):
+    ticket = begin_write("t", to=dsn, job="files", commit="task", stable_parts=True)
+    first = ticket.write(0, [{"id": 1}])
+    assert table.execute("select count(*) from t").fetchone() == (1,)
+    assert ticket.write(0, [{"id": 1}, {"id": 2}]) == first
+    again = begin_write("t", to=dsn, job="files", commit="task", stable_parts=True)
+    assert again.complete([again.write(0, [{"id": 7}])]).rows_written == 1
+    assert table.execute("select array_agg(id) from t").fetchone() == ([1],)
+
+
+@pytest.mark.parametrize("buffer", [0, 64])
+def test_a_task_reads_a_stream_before_it_connects(table, dsn, buffer):
+    pyarrow = pytest.importorskip("pyarrow")
+    ticket = begin_write("t", to=dsn, buffer=buffer)
+    sessions = ("select count(*) from pg_stat_activity where datname = current_database() "
+                "and backend_start > %s")
+    seen = []
+    began = table.execute("select clock_timestamp()").fetchone()
+
+    def batches():
+        for nth in range(3):
+            seen.append(table.execute(sessions, began).fetchone()[0])
+            yield pyarrow.record_batch({"id": [nth]})
+
+    schema = pyarrow.schema([("id", pyarrow.int64())])
+    stream = pyarrow.RecordBatchReader.from_batches(schema, batches())
+    receipt = ticket.write(0, stream)
+    assert seen == [int(buffer == 0)] * 3
+    assert ticket.complete([receipt]).rows_written == 3
+
+
 def test_a_job_is_aborted_and_a_ticket_shows_no_password(table, dsn):
     ticket = begin_write("t", to=dsn)
     ticket.write(0, [{"id": 1}])

@@ -29,8 +29,8 @@ pub(crate) fn run(args: ApplyArgs, style: TerminalStyle) -> Result<CommandAnswer
         first_message: "stopping after this batch",
         stop: move || stopping.cancel(),
         last_message: move || {
-            let events = thousands(stopped.events());
-            format!("{events} events of this run are applied; run the same command to continue")
+            let events = plural(stopped.events(), "event");
+            format!("{events} applied by this run; run the same command to continue")
         },
     };
     stop_on_interrupt(interrupt, &running, runtime.handle());
@@ -45,11 +45,8 @@ pub(crate) fn run(args: ApplyArgs, style: TerminalStyle) -> Result<CommandAnswer
     let _metrics = address.map(|at| metrics::serve(at, &watch, runtime.handle())).transpose()?;
     let apply = apply::prepare(options, target.dsn, runtime.handle())?;
     if !quiet && apply.events_before() > 0 {
-        let events = thousands(apply.events_before());
-        write_stderr_line(format!(
-            "{events} events of stream {} are already applied",
-            apply.stream()
-        ));
+        let events = plural(apply.events_before(), "event");
+        write_stderr_line(format!("already applied: {events} of stream {}", apply.stream()));
     }
     running.store(true, Relaxed);
     let line = ProgressLine::start_stream(apply.stream(), &watch, quiet);
@@ -106,15 +103,15 @@ fn render(report: &ApplyReport, style: TerminalStyle) -> String {
     // Writing to a String cannot fail.
     let _ = writeln!(
         text,
-        "{}: {} events, {} in {}, {}/s",
+        "{}: {}, {} in {}, {}/s",
         style.strong(&report.stream),
-        thousands(counts.events),
+        plural(counts.events, "event"),
         bytes(counts.bytes),
         seconds(report.seconds),
         short(rate as u64),
     );
     for copied in &report.copied {
-        let _ = writeln!(text, "  {} rows copied to {}", thousands(copied.rows), copied.table);
+        let _ = writeln!(text, "  {} copied to {}", plural(copied.rows, "row"), copied.table);
     }
     let mut rows = vec![
         format!("{} inserted", thousands(counts.inserted)),

@@ -17,6 +17,7 @@ use crate::errors::TerminalStyle;
 use crate::fleet::render_progress;
 use crate::load::{InterruptActions, print_json, runtime, stop_on_interrupt};
 use crate::output::{write_stderr_line, write_stdout};
+use crate::summary::plural;
 use crate::target;
 
 pub(crate) fn run(args: &StatusArgs, style: TerminalStyle) -> Result<CommandAnswer> {
@@ -165,14 +166,14 @@ fn render(job: &JobStatus) -> String {
         ),
     };
     format!(
-        "job {}  {} {from} into {}\n  began {}; {state}\n  {} rows in {} chunks{rejected}{shadow}\n\
+        "job {}  {} {from} into {}\n  began {}; {state}\n  {} in {}{rejected}{shadow}\n\
          {changes}",
         job.job,
         job.command,
         job.table,
         job.started,
-        count(job.rows_written),
-        count(job.chunks),
+        plural(job.rows_written.unsigned_abs(), "row"),
+        plural(job.chunks.unsigned_abs(), "chunk"),
     )
 }
 
@@ -196,9 +197,9 @@ fn render_stream(stream: &StreamStatus) -> String {
         position => format!(", up to {position}"),
     };
     format!(
-        "stream {}{part}  {} events applied{at}{letters}\n  last advanced at {}\n{emptied}",
+        "stream {}{part}  {} applied{at}{letters}\n  last advanced at {}\n{emptied}",
         stream.stream,
-        count(stream.events),
+        plural(stream.events.unsigned_abs(), "event"),
         stream.updated,
     )
 }

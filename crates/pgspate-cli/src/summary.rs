@@ -8,13 +8,14 @@ use pgspate::numbers::{bytes, rate, seconds, thousands};
 use crate::errors::TerminalStyle;
 use crate::fleet::describe_member;
 
-/// The number of rows from which on the time for counting them is shown: about a tenth of a second.
+/// The least number of written rows at which the time of ANALYZE or VACUUM is shown. With this many
+/// rows, it is about a tenth of a second.
 const COUNTED_ROWS_MIN: u64 = 500_000;
 
 /// Formats the summary of a load.
 pub(crate) fn render(report: &LoadReport, style: TerminalStyle) -> String {
     let mut text = String::new();
-    let rows = thousands(report.rows_written);
+    let rows = plural(report.rows_written, "row");
     let replaced = report.at_once.as_ref().is_some_and(|at_once| at_once.replaces);
     let change_note = match (report.created, replaced) {
         (true, _) => " (created)",
@@ -26,7 +27,7 @@ pub(crate) fn render(report: &LoadReport, style: TerminalStyle) -> String {
     let speed = rate(written as f64 / report.seconds.max(1e-9));
     let _ = writeln!(
         text,
-        "{}{change_note}: {rows} rows, {} in {}, {speed}",
+        "{}{change_note}: {rows}, {} in {}, {speed}",
         style.strong(&report.table),
         bytes(written),
         seconds(report.seconds),
@@ -109,8 +110,8 @@ fn all_runs(report: &LoadReport) -> String {
         return String::new();
     }
     format!(
-        "  with earlier runs: {} rows, {}, {} set aside\n",
-        thousands(report.rows_before + report.rows_written),
+        "  with earlier runs: {}, {}, {} set aside\n",
+        plural(report.rows_before + report.rows_written, "row"),
         bytes(report.bytes),
         thousands(report.rows_rejected),
     )
@@ -135,7 +136,7 @@ fn stages(text: &mut String, report: &LoadReport) {
     if !report.rebuilt.is_empty() {
         let _ = writeln!(text, "  {:<8} {:>9}", "indexes", seconds(report.rebuild_seconds));
     }
-    // Counting a few rows takes no time worth a line.
+    // After a few rows, ANALYZE or VACUUM takes no time worth a line.
     if let Some(counted) = report.counted.filter(|_| report.rows_written >= COUNTED_ROWS_MIN) {
         let word = counted.split(' ').next().unwrap_or(counted);
         let _ = writeln!(text, "  {word:<8} {:>9}", seconds(report.counted_seconds));

@@ -81,7 +81,7 @@ fn render(report: &SyncReport, style: TerminalStyle) -> String {
     let (deleted, unchanged) = (thousands(deleted), thousands(unchanged));
     let all = thousands(report.rows_in);
     line(&match (report.is_check, report.is_same()) {
-        (true, true) => format!("{table}: equal to the source, {all} rows"),
+        (true, true) => format!("{table}: equal to the source, {}", plural(report.rows_in, "row")),
         (true, false) => format!(
             "{table}: {inserted} to insert, {updated} to update, {deleted} to delete; \
              {unchanged} of {all} unchanged"
@@ -171,7 +171,7 @@ fn summary_end(report: &SyncReport, style: TerminalStyle) -> String {
         + &advice(report, style)
 }
 
-/// Formats the member of a fleet that the sync was, if it was one.
+/// Says which member of a fleet the sync was, if any.
 fn member(report: &SyncReport) -> String {
     report.fleet.as_ref().map_or_else(String::new, describe_member)
 }
@@ -188,8 +188,8 @@ fn render_advice(report: &SyncReport, style: TerminalStyle) -> String {
     match (report.advice.is_empty(), report.is_same()) {
         (true, true) => format!("{first}\nnothing is known that would make this sync cheaper\n"),
         (true, false) => format!(
-            "{first}\nno advice: earlier updates of the table show no unused index and no \
-             fillfactor that slows such a sync down\n"
+            "{first}\nno advice: by the table's earlier updates, neither an unused index nor the \
+             fillfactor slows such a sync down\n"
         ),
         (false, _) => format!("{first}\n{}", advice(report, style)),
     }

@@ -9,7 +9,7 @@ use crate::spread::Spread;
 /// The results of two contenders in one case.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
-    /// What both did, in a few words.
+    /// The case, in a few words.
     pub case: String,
     /// The contender that the row is about.
     pub ours: ComparedContender,

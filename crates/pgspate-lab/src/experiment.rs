@@ -135,7 +135,7 @@ pub struct LabRunSetup {
 pub struct PublishedResults {
     /// Where the results were published.
     pub source: Publication,
-    /// What was measured and where, in a sentence.
+    /// A sentence about what was measured, and where.
     pub setting: &'static str,
     /// Names of measurements, and their results.
     pub figures: Vec<(&'static str, &'static str)>,
@@ -150,7 +150,7 @@ pub struct Publication {
     pub url: &'static str,
 }
 
-/// What is varied.
+/// A factor: something that trials vary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Factor {
     /// Its name.
@@ -216,8 +216,8 @@ impl LabTrial {
         levels.join(", ")
     }
 
-    /// Returns the levels as a person says them: `pgspate, 2 lanes, autovacuum on`. Levels that
-    /// mean nothing without their factor have its name beside them.
+    /// Returns the levels in words: `pgspate, 2 lanes, autovacuum on`. If a level means nothing by
+    /// itself, the factor's name is added.
     pub fn description(&self) -> String {
         let say = |(factor, level): (&str, &str)| match level {
             "none" if !factor.contains(' ') => format!("no {factor}"),
@@ -287,7 +287,7 @@ pub struct NamedNumber {
     pub name: String,
     /// Its value.
     pub value: f64,
-    /// What it counts.
+    /// The unit of the value.
     pub unit: Unit,
 }
 
@@ -305,7 +305,7 @@ pub struct TrialPhase {
 pub struct TrialSeries {
     /// Its name, in words.
     pub name: String,
-    /// What its values count.
+    /// The unit of the values.
     pub unit: Unit,
     /// Points (x, value), such as (night, dead rows).
     pub points: Vec<(f64, f64)>,

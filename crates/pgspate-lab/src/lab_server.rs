@@ -32,7 +32,7 @@ impl LabServer {
     ) -> Result<LabServer> {
         let builder =
             ThrowawayServer::builder().installation(installation.clone()).conf(DEFAULT_SETTINGS);
-        let base = builder.start(&say).map_err(embedded)?;
+        let base = builder.start(&say).map_err(to_connect_error)?;
         Ok(LabServer { installation: installation.clone(), base })
     }
 
@@ -48,7 +48,7 @@ impl LabServer {
 
     /// Stops the server; from now on it is only copied.
     pub(crate) fn finish(&self) -> Result<()> {
-        self.base.stop().map_err(embedded)
+        self.base.stop().map_err(to_connect_error)
     }
 
     /// Starts a copy with these settings.
@@ -62,7 +62,7 @@ impl LabServer {
         let started = builder.data_from(&self.base.data_folder()).start(&|_: &ServerStep| {});
         // Otherwise the system would write the copied files during the trial.
         rustix::fs::sync();
-        started.map_err(embedded)
+        started.map_err(to_connect_error)
     }
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn dsn(server: &ThrowawayServer) -> Result<Dsn> {
 }
 
 /// Converts an error of the embedded server to a connect error.
-pub(crate) fn embedded(error: Error) -> Error {
+pub(crate) fn to_connect_error(error: Error) -> Error {
     let wrapped = Error::new(ErrorKind::Connect, error.chain());
     wrapped.hint_if(error.hint_text())
 }

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_believed_only_to_be_what_it_is() {
+    fn only_a_backend_of_the_right_age_confirms_its_postmaster() {
         // This process is not PostgreSQL's.
         assert_eq!(confirm_postmaster(std::process::id() as i32, 0.0), None);
         let database = testing::database();

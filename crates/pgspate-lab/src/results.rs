@@ -437,7 +437,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn drawings_are_those_that_a_line_tells_of() {
+    fn only_drawings_that_a_line_names_are_returned() {
         let folder = tempfile::tempdir().unwrap();
         let picture =
             |name: &str| TrialPicture { name: name.to_owned(), svg: format!("<{name}/>") };
@@ -479,13 +479,13 @@ pub(crate) mod tests {
         assert_eq!(read(folder.path()).unwrap().len(), 2);
         let files: Vec<_> = fs::read_dir(folder.path()).unwrap().flatten().collect();
         assert_eq!(files.len(), 1, "{files:?}");
-        // The new file is as much this run's as the old one was.
+        // The new file is locked by this run, as the old file was.
         let error = ResultsWriter::open(folder.path()).err().unwrap();
         assert!(error.to_string().starts_with("another run writes"));
     }
 
     #[test]
-    fn a_link_stays_and_what_a_kill_has_left_goes() {
+    fn a_link_stays_and_files_of_a_killed_run_are_removed() {
         let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (link, file) = (folder.path().join(RESULTS), elsewhere.path().join("kept.jsonl"));
         std::os::unix::fs::symlink(&file, &link).unwrap();
@@ -514,7 +514,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn lines_from_before_a_condition_was_kept_agree_with_all() {
+    fn old_lines_without_a_condition_agree_with_every_value_of_it() {
         let old = line(&[("way", "a")], 0, 1.0);
         let text = serde_json::to_string(&old).unwrap();
         assert!(!text.contains("build") && !text.contains("agreed"), "{text}");
@@ -542,7 +542,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_strange_line_is_named() {
+    fn an_unreadable_line_is_named() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join(RESULTS), "\n{}\n").unwrap();
         let error = read(folder.path()).unwrap_err();
@@ -550,7 +550,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn numbers_are_asked_for_by_levels() {
+    fn numbers_are_found_by_levels() {
         let mut lines = vec![
             line(&[("way", "a"), ("with", "x")], 0, 1.0),
             line(&[("way", "a"), ("with", "x")], 1, 3.0),

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_is_of_the_family() {
+    fn a_child_process_is_found() {
         let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
         let found = family(std::process::id() as i32);
         child.kill().unwrap();

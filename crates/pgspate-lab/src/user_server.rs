@@ -52,9 +52,9 @@ impl LedgerBefore {
 }
 
 /// The warning that the ledger could not be dropped.
-const LEDGER_LEFT: &str = "Other sessions of pgspate are connected to that database, so the ledger \
-    that the lab has made stays there, empty (schema \"pgspate\"), and beside it the empty schema \
-    \"pgspate_lab\", by which the next run of the lab there knows to take both away.";
+const LEDGER_LEFT: &str = "Other sessions of pgspate are connected to that database, so the lab \
+    has left two things there: its empty ledger (schema \"pgspate\") and the empty schema \
+    \"pgspate_lab\". The next run of the lab in that database drops both.";
 /// The application name of the session that holds the lock.
 const KEEPER: &str = "pgspate lab keeper";
 /// The advisory lock that allows one run at a time in a database.

@@ -258,8 +258,8 @@ fn current_column_list(recorded: &[NumberedColumn], current: &[NumberedColumn]) 
 }
 
 /// Refuses a text that is not a single clause. Otherwise the text could end the statement and start
-/// another one, or add an action. With standard-conforming strings the server prints neither `E''`
-/// nor `$$`, and never a comment.
+/// another one, or add an action. Also refuses `E''`, `$$` and comments, which the server never
+/// prints in a definition while `standard_conforming_strings` is on.
 fn check_is_clause(text: &str) -> Result<()> {
     match is_clause(text) {
         true => Ok(()),

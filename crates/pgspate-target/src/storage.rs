@@ -25,8 +25,8 @@ pub enum TableStorage {
 pub struct StorageFacts {
     /// The extension that stores the rows, if one does.
     pub extension: Option<&'static str>,
-    /// Where the rows are stored and what follows, in words for the user. `None` without an
-    /// extension.
+    /// Where the rows are stored, and what that means for a load, in words for the user. `None`
+    /// without an extension.
     pub description: Option<&'static str>,
     /// Whether `ctid` and `tableoid` identify a row.
     pub has_row_addresses: bool,

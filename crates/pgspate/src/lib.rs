@@ -7,7 +7,8 @@
 //! - [`plan`] decides how records become rows, and gives a reason for each choice.
 //! - [`copy`] sends every row to the server over lanes.
 //! - [`fleet`] lets many processes load or sync one table together.
-//! - [`driven`] lets the tasks of an engine with a driver, such as Spark, write one table.
+//! - [`driven`] lets the tasks of another engine, such as Spark, write one table under the
+//!   control of a driver.
 //! - [`care`] changes a table to make a load faster (drops indexes, for example) and restores the
 //!   table afterwards.
 //!

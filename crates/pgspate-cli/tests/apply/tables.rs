@@ -296,8 +296,8 @@ fn a_key_change_does_not_delete_referring_rows() {
     case.put("n.ndjson", change.replace(":1}", ":4}"));
     assert_snapshot!(apply(&case, "n.ndjson --quiet").refusal(), @"
     error: could not apply the update of public.p
-      caused by: rows still refer to a row of public.p whose key changes, and their foreign
-          … key would delete or change them with it
+      caused by: the key of a row of public.p changes while other rows refer to it: their
+          … foreign key would delete or change those rows, too
       at: n.ndjson, line 1
 
     hint: Nothing of its batch is applied. With `--max-dead-letters N` up to N such events

@@ -452,8 +452,8 @@ fn proposed_settings_fit_the_server() {
     [VERSION] with 16.0 GiB of memory (as given) and 8 CPUs (as given)
 
     max_wal_size  16GB instead of 1GB
-      checkpoints start on time and not because WAL reaches its limit, so fewer pages are
-      written twice, and WAL has fewer full-page images
+      checkpoints start after checkpoint_timeout and not because WAL reaches its limit, so
+      fewer pages are written twice, and WAL has fewer full-page images
       risk: pg_wal may take this much disk, and recovery after a crash may read as much:
       usually about ten seconds for each GiB
 

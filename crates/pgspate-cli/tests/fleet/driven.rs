@@ -4,10 +4,14 @@ use std::sync::Arc;
 
 use pgspate::ErrorKind;
 use pgspate::Result;
-use pgspate::driven::{self, AbortOutcome, FleetJobReport, FleetReceipt, FleetTicket};
+use pgspate::driven::{
+    self, AbortOutcome, FleetCommit, FleetJobOptions, FleetJobReport, FleetMode, FleetReceipt,
+    FleetTicket,
+};
 use pgspate::load::LoadWatch;
 use pgspate::reading::{InputOrigin, ReadingOptions};
 use pgspate::session::WaitLimits;
+use pgspate::sync::{Scope, SyncOptions};
 use pgspate::target::connect::{Dsn, Environment};
 use pgspate_embedded::testing;
 use tokio::runtime::Runtime;
@@ -19,14 +23,14 @@ use crate::support::LoadCase;
 use crate::test_random::{TestRandom, long_run};
 
 /// A table with rows, and a driver that writes into it.
-struct DriverScene {
-    case: LoadCase,
-    dsn: Dsn,
-    runtime: Runtime,
+pub(crate) struct DriverScene {
+    pub(crate) case: LoadCase,
+    pub(crate) dsn: Dsn,
+    pub(crate) runtime: Runtime,
 }
 
 impl DriverScene {
-    fn new() -> DriverScene {
+    pub(crate) fn new() -> DriverScene {
         let case = LoadCase::new(
             "create table t (id int primary key, name text default 'none', \
                              n int generated always as identity, twice int generated always as \
@@ -38,13 +42,38 @@ impl DriverScene {
     }
 
     fn begin(&self, name: Option<&str>) -> Result<FleetTicket> {
-        driven::begin("t", name, &self.dsn, WaitLimits::default(), self.runtime.handle())
+        self.begin_with(name, FleetJobOptions::default(), None)
+    }
+
+    pub(crate) fn begin_with(
+        &self,
+        name: Option<&str>,
+        options: FleetJobOptions,
+        sync: Option<&SyncOptions>,
+    ) -> Result<FleetTicket> {
+        let limits = WaitLimits::default();
+        driven::begin("t", name, options, sync, &self.dsn, limits, self.runtime.handle())
     }
 
     /// Writes a part: the rows of a csv file with this header.
-    fn write_csv(&self, ticket: &FleetTicket, part: i64, csv: &str) -> Result<FleetReceipt> {
+    pub(crate) fn write_csv(
+        &self,
+        ticket: &FleetTicket,
+        part: i64,
+        csv: &str,
+    ) -> Result<FleetReceipt> {
         self.case.put("part.csv", csv);
-        let path = self.case.path("part.csv").to_str().unwrap().to_owned();
+        self.write_file(ticket, part, "part.csv")
+    }
+
+    /// Writes a part: the rows of a file.
+    pub(crate) fn write_file(
+        &self,
+        ticket: &FleetTicket,
+        part: i64,
+        file: &str,
+    ) -> Result<FleetReceipt> {
+        let path = self.case.path(file).to_str().unwrap().to_owned();
         let origin = InputOrigin::Sources(vec![path]);
         let options = ReadingOptions { origin, ..ReadingOptions::default() };
         let watch = Arc::new(LoadWatch::default());
@@ -70,27 +99,48 @@ impl DriverScene {
     }
 
     /// Writes a part of the ids from `first` to `last`.
-    fn write(&self, ticket: &FleetTicket, part: i64, first: i32, last: i32) -> FleetReceipt {
+    pub(crate) fn write(
+        &self,
+        ticket: &FleetTicket,
+        part: i64,
+        first: i32,
+        last: i32,
+    ) -> FleetReceipt {
         let rows: String = (first..=last).map(|id| format!("{id},part {part}\n")).collect();
         self.write_csv(ticket, part, &format!("id,name\n{rows}")).unwrap()
     }
 
-    fn complete(&self, ticket: &FleetTicket, receipts: &[FleetReceipt]) -> Result<FleetJobReport> {
+    pub(crate) fn complete(
+        &self,
+        ticket: &FleetTicket,
+        receipts: &[FleetReceipt],
+    ) -> Result<FleetJobReport> {
         let handle = self.runtime.handle();
-        driven::complete(ticket, receipts, &self.dsn, WaitLimits::default(), handle)
+        driven::complete(ticket, receipts, None, &self.dsn, WaitLimits::default(), handle)
     }
 
-    fn abort(&self, ticket: &FleetTicket) -> AbortOutcome {
+    /// Completes a job whose rows are compared with the table's rows.
+    pub(crate) fn complete_sync(
+        &self,
+        ticket: &FleetTicket,
+        receipts: &[FleetReceipt],
+        sync: &SyncOptions,
+    ) -> Result<FleetJobReport> {
+        let (sync, handle) = (Some(sync.clone()), self.runtime.handle());
+        driven::complete(ticket, receipts, sync, &self.dsn, WaitLimits::default(), handle)
+    }
+
+    pub(crate) fn abort(&self, ticket: &FleetTicket) -> AbortOutcome {
         driven::abort(ticket, &self.dsn, WaitLimits::default(), self.runtime.handle()).unwrap()
     }
 
-    fn ids(&self) -> String {
+    pub(crate) fn ids(&self) -> String {
         self.case.value("select string_agg(id::text, ' ' order by id) from t")
     }
 
     /// Checks that no stage and no sealed part is left.
     #[track_caller]
-    fn assert_clean(&self) {
+    pub(crate) fn assert_clean(&self) {
         let left = "select (select count(*) from pg_namespace where nspname like 'pgspate\\_job%') \
                     || ' ' || (select count(*) from pgspate.part)";
         assert_eq!(self.case.value(left), "0 0");
@@ -182,9 +232,10 @@ fn a_driver_that_runs_again_writes_a_named_job_once() {
     assert_eq!(scene.complete(&third, &[]).unwrap(), report);
     scene.assert_clean();
     scene.case.db.run("create table other (id int)");
-    let limits = WaitLimits::default();
-    let handle = scene.runtime.handle();
-    let error = driven::begin("other", Some("nightly"), &scene.dsn, limits, handle).unwrap_err();
+    let (options, limits) = (FleetJobOptions::default(), WaitLimits::default());
+    let (name, handle) = (Some("nightly"), scene.runtime.handle());
+    let begun = driven::begin("other", name, options, None, &scene.dsn, limits, handle);
+    let error = begun.unwrap_err();
     assert!(error.to_string().contains("which writes public.t"), "{error}");
 }
 
@@ -261,44 +312,81 @@ fn is_cut(error: &pgspate::Error) -> bool {
 }
 
 /// Each call of the driver and of the tasks meets a fault at a random message or commit. The driver
-/// begins again, as a driver that was killed does. The rows are written exactly once.
+/// begins again, as a driver that was killed does. The rows are written exactly once, in each way.
 #[test]
 fn random_faults_neither_lose_nor_double_rows() {
     let scene = DriverScene::new();
     let mut random = TestRandom::for_test_run(22);
     let mut fired = 0;
+    let mut expected = 1;
     for round in 0..long_run().unwrap_or(12) as i32 {
+        let way = JobWay::ALL[round as usize % JobWay::ALL.len()];
         let name = format!("round {round}");
         let ids = (10 * round + 1, 10 * round + 4);
+        if way == JobWay::AppendToEmpty {
+            scene.case.db.run("truncate t");
+            expected = 0;
+        }
         let mut undisturbed = 0;
         let report = loop {
             let fault = [Fault::Cut, Fault::CutInside, Fault::CutAfter, Fault::SwallowCommit]
                 [random.among(0..=3) as usize];
             let place = match fault {
                 Fault::SwallowCommit => FaultPlace::Commit(random.among(1..=3) as _),
-                _ => FaultPlace::Message(random.among(1..=150) as _),
+                _ => FaultPlace::Message(random.among(1..=250) as _),
             };
             let plan =
                 (undisturbed < 1 && random.among(0..=3) > 0).then(|| FaultPlan::new(fault, place));
             let proxy = Proxy::start(&scene.case.db.dsn(), plan);
             let dsn = Dsn::resolve(Some(&proxy.dsn()), &Environment::default()).unwrap().unwrap();
-            let run = DriverRun { scene: &scene, dsn, limits: short_limits() };
+            let run = DriverRun { scene: &scene, dsn, limits: short_limits(), way };
             let done = run.drive(&name, ids);
             fired += u32::from(proxy.has_fired());
             match done {
                 Ok(report) => break report,
-                Err(error) => assert!(is_cut(&error), "{plan:?}: {error:?}"),
+                Err(error) => assert!(is_cut(&error), "{way:?}, {plan:?}: {error:?}"),
             }
             undisturbed = i32::from(random.among(0..=5) == 0);
         };
         assert_eq!((report.rows_in, report.parts), (4, 2), "{name}");
-        let twice = scene.begin(Some(&name)).unwrap();
+        let twice = scene.begin_with(Some(&name), way.options(), None).unwrap();
         assert!(twice.is_complete);
-        let expected = 1 + 4 * (round + 1);
-        assert_eq!(scene.case.value("select count(*) from t"), expected.to_string());
+        expected = if way == JobWay::Replace { 4 } else { expected + 4 };
+        assert_eq!(scene.case.value("select count(*) from t"), expected.to_string(), "{way:?}");
+        let found = scene
+            .case
+            .value(&format!("select count(*) from t where id between {} and {}", ids.0, ids.1));
+        assert_eq!(found, "4", "{way:?}");
     }
     println!("{fired} faults");
     assert!(fired > 3, "{fired} faults");
+}
+
+/// A way to write a job's rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum JobWay {
+    Append,
+    AppendToEmpty,
+    ByTask,
+    Upsert,
+    Replace,
+}
+
+impl JobWay {
+    const ALL: [JobWay; 5] =
+        [JobWay::Append, JobWay::Upsert, JobWay::ByTask, JobWay::AppendToEmpty, JobWay::Replace];
+
+    fn options(self) -> FleetJobOptions {
+        let options = FleetJobOptions::default();
+        match self {
+            JobWay::Append | JobWay::AppendToEmpty => options,
+            JobWay::ByTask => {
+                FleetJobOptions { commit: FleetCommit::Task, stable_parts: true, ..options }
+            }
+            JobWay::Upsert => FleetJobOptions { mode: FleetMode::Sync, ..options },
+            JobWay::Replace => FleetJobOptions { mode: FleetMode::Replace, ..options },
+        }
+    }
 }
 
 fn short_limits() -> WaitLimits {
@@ -310,15 +398,20 @@ struct DriverRun<'a> {
     scene: &'a DriverScene,
     dsn: Dsn,
     limits: WaitLimits,
+    way: JobWay,
 }
 
 impl DriverRun<'_> {
     /// Writes two parts of two rows, in the first of which an attempt may be repeated.
     fn drive(&self, name: &str, (first, last): (i32, i32)) -> Result<FleetJobReport> {
         let handle = self.scene.runtime.handle();
-        let ticket = driven::begin("t", Some(name), &self.dsn, self.limits, handle)?;
+        let (dsn, limits) = (&self.dsn, self.limits);
+        let upsert = SyncOptions { scope: Scope::NoDelete, ..SyncOptions::default() };
+        let sync = (self.way == JobWay::Upsert).then_some(upsert);
+        let (name, options) = (Some(name), self.way.options());
+        let ticket = driven::begin("t", name, options, sync.as_ref(), dsn, limits, handle)?;
         if ticket.is_complete {
-            return driven::complete(&ticket, &[], &self.dsn, self.limits, handle);
+            return driven::complete(&ticket, &[], sync, dsn, limits, handle);
         }
         let mut receipts = Vec::new();
         for part in 0..2 {
@@ -331,11 +424,11 @@ impl DriverRun<'_> {
             };
             receipts.push(attempt);
         }
-        driven::complete(&ticket, &receipts, &self.dsn, self.limits, handle)
+        driven::complete(&ticket, &receipts, sync, dsn, limits, handle)
     }
 }
 
-/// A crash empties the stage, and may keep the sealed parts.
+/// A crash empties the stage, and may keep the sealed parts. A shadow survives it.
 #[test]
 fn a_server_crash_before_the_completion_is_noticed() {
     let server = testing::server("");
@@ -352,9 +445,16 @@ fn a_server_crash_before_the_completion_is_noticed() {
     run("checkpoint");
     server.kill().unwrap();
     server.restart().unwrap();
+    assert_eq!(scene.complete(&ticket, &[receipt]).unwrap().rows_written, 3);
+    let ticket = scene.begin(Some("another crash")).unwrap();
+    assert!(!ticket.has_shadow);
+    let receipt = scene.write(&ticket, 0, 4, 6);
+    run("checkpoint");
+    server.kill().unwrap();
+    server.restart().unwrap();
     let error = scene.complete(&ticket, &[receipt]).unwrap_err();
     assert!(error.to_string().ends_with("has 0 of 3 rows"), "{error}");
-    let ticket = scene.begin(Some("crash")).unwrap();
-    let receipt = scene.write(&ticket, 0, 1, 3);
+    let ticket = scene.begin(Some("another crash")).unwrap();
+    let receipt = scene.write(&ticket, 0, 4, 6);
     assert_eq!(scene.complete(&ticket, &[receipt]).unwrap().rows_written, 3);
 }

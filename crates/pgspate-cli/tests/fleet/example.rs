@@ -9,7 +9,7 @@ use crate::run::{ask, finish, spawn};
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/array.sh");
 
 #[test]
-fn the_example_s_members_are_done_and_run_again_for_nothing() {
+fn the_example_s_members_write_once_and_nothing_when_run_again() {
     let db = testing::database();
     let folder = tempfile::tempdir().unwrap();
     for round in 1..=2 {

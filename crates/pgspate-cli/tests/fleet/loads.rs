@@ -46,7 +46,8 @@ fn each_member_s_file_is_loaded_once_in_a_generation() {
     }
     let analyzed = "select analyze_count from pg_stat_user_tables where relname = 't'";
     wait_until("the last member has analyzed the table", || case.value(analyzed) == "1");
-    // The next generation loads the same files again, also before the one before is complete.
+    // The next generation loads the same files again. A member that runs again in the earlier
+    // generation loads nothing.
     for generation in ["2", "1"] {
         parse(&finish(spawn(&mut member(&case, generation, 0, source))));
     }
@@ -79,7 +80,8 @@ fn the_files_of_a_member_are_known_in_its_generation_only() {
     assert_eq!(load("1")["files"]["new"], 4);
     assert_eq!(load("1")["files"]["skipped"], 4);
     assert_eq!(count(), "200");
-    // A load without a fleet knows only files of its own kind, and so does the next generation.
+    // A load without a fleet knows only the files of other loads without a fleet. The next
+    // generation knows only its own files.
     for _ in 0..2 {
         case.load("in --table t --quiet").success();
         assert_eq!(count(), "400");

@@ -4,6 +4,7 @@
 
 mod connections;
 mod driven;
+mod driven_modes;
 mod example;
 mod faults;
 mod fences;

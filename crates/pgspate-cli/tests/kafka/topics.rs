@@ -56,11 +56,11 @@ fn all_partitions_of_all_topics_are_applied_to_their_ends() {
       last advanced at [WHEN]
     stream topic a, part a/1  150 events applied, up to offset 149
       last advanced at [WHEN]
-    stream topic a, part a/2  1 events applied, up to offset 0
+    stream topic a, part a/2  1 event applied, up to offset 0
       last advanced at [WHEN]
     stream topic a, part b/0  11 events applied, up to offset 10
       last advanced at [WHEN]
-    stream topic a, part c/0  1 events applied, up to offset 0
+    stream topic a, part c/0  1 event applied, up to offset 0
       last advanced at [WHEN]
     ");
     let plan = finish(spawn(&mut command(&case, &cluster, "a,b,c", "--plan --follow")));

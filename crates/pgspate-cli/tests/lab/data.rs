@@ -78,7 +78,7 @@ fn all_strategies_load_equal_rows_of_tpch() {
     assert_snapshot!(other.stderr, @r#"
     error: results of bulk in "pgspate-lab" are of another set of data: tpch, not imdb
 
-    hint: Give another folder with `--results`, or drop what is measured with `--fresh`.
+    hint: Give another folder with `--results`, or discard the earlier results with `--fresh`.
     "#);
 }
 

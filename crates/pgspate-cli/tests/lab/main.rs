@@ -106,7 +106,7 @@ fn check_report_page(folder: &Path) {
     assert_snapshot!(other.stderr, @r#"
     error: results of storage in "pgspate-lab" are of another scale: 0.00002, not 0.00003
 
-    hint: Give another folder with `--results`, or drop what is measured with `--fresh`.
+    hint: Give another folder with `--results`, or discard the earlier results with `--fresh`.
     "#);
 }
 

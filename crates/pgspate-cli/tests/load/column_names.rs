@@ -21,7 +21,7 @@ fn names_that_differ_only_in_case_are_a_header() {
 }
 
 #[test]
-fn a_name_without_its_exact_column_is_refused_beside_its_twin() {
+fn a_name_that_matches_a_column_only_without_case_is_refused_if_another_name_matches_exactly() {
     let case = LoadCase::new("create table t (id int, name text)");
     case.put("t.csv", "ID,id,name\n1,2,x\n3,4,y\n");
     assert_snapshot!(case.refusal("t.csv --table t"), @r#"

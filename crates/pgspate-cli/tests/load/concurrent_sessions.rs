@@ -111,7 +111,7 @@ fn other_sessions_read_but_do_not_write_while_indexes_are_built() {
     let args = "more.csv --table t --rebuild-indexes always";
     assert_eq!(
         read_planned_access(&case, args),
-        "read without the dropped indexes, and write except while indexes are built"
+        "can read, but without the dropped indexes; can write, except while indexes are built"
     );
     let blocked = BlockedLoad::new(&case, args);
     assert!(blocked.can_read());
@@ -128,7 +128,7 @@ fn other_sessions_read_and_write_the_old_rows_while_a_shadow_table_fills() {
     let args = "t.csv --table t --replace=swap";
     assert_eq!(
         read_planned_access(&case, args),
-        "read the old rows until the exchange, which replaces what they write meanwhile"
+        "read the old rows until the exchange; rows that they write until then are lost"
     );
     let blocked = BlockedLoad::new(&case, args);
     assert!(blocked.can_read() && blocked.can_write());
@@ -145,7 +145,7 @@ fn other_sessions_neither_read_nor_write_during_a_replace_in_one_transaction() {
     let args = "t.csv --table t --replace=truncate";
     assert_eq!(
         read_planned_access(&case, args),
-        "can neither read nor write it, nor public.o until the load is done"
+        "can neither read nor write the table, nor public.o until the load is done"
     );
     let blocked = BlockedLoad::new(&case, args);
     assert!(

@@ -116,7 +116,7 @@ fn wrong_columns_and_values_are_refused() {
     assert!(said.contains("column \"tenant\" is named more than once"), "{said}");
     let said = case.refusal("t.csv --table t --set tenant");
     assert!(said.contains("expected COLUMN=VALUE"), "{said}");
-    // A record has the column, but no record of the sample.
+    // A record after the sample has the column; no record of the sample has it.
     let mut records = "{\"id\":2}\n".to_owned();
     (3..150_000).for_each(|id| records += &format!("{{\"id\":{id}}}\n"));
     case.put("t.json", records + "{\"id\":150000,\"tenant\":7}\n");

@@ -93,7 +93,7 @@ fn plan_output_and_status_name_the_skipped_files() {
 }
 
 #[test]
-fn a_part_and_another_order_and_another_spelling_are_the_same_files() {
+fn files_are_recognised_in_any_number_order_and_spelling() {
     let case = new_case();
     put_rows(&case, "land/c.csv", 20..21);
     case.load("land/b.csv land/a.csv --table t --quiet").success();

@@ -43,7 +43,7 @@ fn a_shadow_table_keeps_all_properties_of_the_table() {
     lanes    1: the input is small
     chunks   4 MiB of input, cut at record edges
     commit   all at the end: a load that fails leaves nothing behind
-    others   read the old rows until the exchange, which replaces what they write meanwhile
+    others   read the old rows until the exchange; rows that they write until then are lost
     columns  a  integer        binary (int4)
              b  text           binary (bytes)
              c  numeric(10,2)  binary (numeric)

@@ -31,7 +31,7 @@ fn the_plan_names_the_way_to_replace_and_its_reason() {
     lanes    1: the input is small
     chunks   4 MiB of input, cut at record edges
     commit   all at the end: a load that fails leaves nothing behind
-    others   can neither read nor write it, nor public.other until the load is done
+    others   can neither read nor write the table, nor public.other until the load is done
     columns  id    integer  binary (int4)
              note  text     binary (bytes)
     indexes  stay: rows become visible at once, with their indexes
@@ -170,7 +170,7 @@ fn rows_of_partitioned_tables_and_of_partitions_are_replaced() {
     lanes    1: the input is small
     chunks   4 MiB of input, cut at record edges
     commit   all at the end: a load that fails leaves nothing behind
-    others   can neither read nor write it, nor public.other until the load is done
+    others   can neither read nor write the table, nor public.other until the load is done
     columns  id  integer  binary (int4)
              at           not in the input: null
     warning  foreign key other_id_fkey of public.other is dropped, added and checked again
@@ -190,7 +190,7 @@ fn rows_of_partitioned_tables_and_of_partitions_are_replaced() {
     lanes    1: the input is small
     chunks   4 MiB of input, cut at record edges
     commit   all at the end: a load that fails leaves nothing behind
-    others   can neither read nor write it, nor public.other until the load is done
+    others   can neither read nor write the table, nor public.other until the load is done
     columns  id  integer  binary (int4)
              at           not in the input: null
     indexes  stay: rows become visible at once, with their indexes

@@ -208,7 +208,7 @@ fn postgres_trial(seed: u64) {
     let mut workload = PostgresWorkload::new(seed, limits);
     let source = WorkloadSource::new();
     ask(&source.dsn(), "create publication p for all tables");
-    println!("seed {seed} is in {}: {features:?}", source.name);
+    println!("seed {seed} uses database {}: {features:?}", source.name);
     let class = "postgresql.PostgresConnector";
     let new = |nth| ConnectorStream::new(nth, class, features, &mut random);
     let mut streams: Vec<ConnectorStream> = (0..STREAMS).map(new).collect();
@@ -241,7 +241,7 @@ fn mariadb_trial(server: &MariaDbServer, seed: u64) {
         ConnectorFeatures { has_special_numbers: false, ..ConnectorFeatures::random(&mut random) };
     let mut workload = MariaDbWorkload::new(seed, !features.is_flat);
     let source = MariaDbDatabase::new(server);
-    println!("seed {seed} is in {}: {features:?}", source.name);
+    println!("seed {seed} uses database {}: {features:?}", source.name);
     let new = |nth| ConnectorStream::new(nth, "mariadb.MariaDbConnector", features, &mut random);
     let mut streams: Vec<ConnectorStream> = (0..STREAMS).map(new).collect();
     for (nth, stream) in streams.iter_mut().enumerate() {

@@ -67,7 +67,7 @@ fn trial(seed: u64) {
     let slot =
         format!("select pg_create_logical_replication_slot('w_{}', 'wal2json')", source.name);
     crate::run::ask(&source.dsn(), &slot);
-    println!("seed {seed} is in {}: {options:?}", source.name);
+    println!("seed {seed} uses database {}: {options:?}", source.name);
     for part in 0..3 {
         let phase = workload.phase(40);
         source.run_transactions(&phase);

@@ -204,7 +204,7 @@ fn advise_only_changes_nothing() {
     delimiter ",": 2 fields in each line
     header yes: the first line names the table's columns
     public.t: 0 to insert, 2,500 to update, 0 to delete; 2,500 of 5,000 unchanged
-    no advice: earlier updates of the table show no unused index and no fillfactor that
+    no advice: by the table's earlier updates, neither an unused index nor the fillfactor
           … slows such a sync down
     "#);
     // An update of all rows finds no free space, because the pages are full.

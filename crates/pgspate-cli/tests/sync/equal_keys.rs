@@ -1,4 +1,4 @@
-//! Tests that a sync refuses keys that the table has more than once.
+//! Tests that a sync refuses keys of the source that several rows of the table have.
 
 use insta::assert_snapshot;
 
@@ -38,15 +38,19 @@ fn a_duplicate_key_in_the_table_is_refused_in_every_mode() {
     for mode in MODES {
         for scope in ["--scope-by kind", "--scope all --max-delete 100", "--no-delete"] {
             let said = sync_and_expect_refusal(&case, &format!("{scope} {mode}"));
-            let keys = "2 keys of the source more than once: (2, 3) 3 times, (1, 1) 2 times";
+            let keys = "2 keys of the source are several times in the table: (2, 3) 3 times, \
+                        (1, 1) 2 times";
             let is_shared = mode == "--lanes 2" && scope == "--scope-by kind";
             assert!(is_shared || said.contains(keys), "{scope} {mode}: {said}");
-            assert!(said.contains("of the source more than once: ("), "{scope} {mode}: {said}");
+            assert!(
+                said.contains("of the source are several times in the table: ("),
+                "{scope} {mode}: {said}"
+            );
         }
     }
     assert_snapshot!(sync_and_expect_refusal(&case, "--scope all"), @"
     error: could not sync public.t
-      caused by: the table has 2 keys of the source more than once: (2, 3) 3 times, (1, 1) 2 times
+      caused by: 2 keys of the source are several times in the table: (2, 3) 3 times, (1, 1) 2 times
 
     hint: Name more columns with `--key`, or delete all but one row of each of these keys.
     ");
@@ -59,7 +63,10 @@ fn duplicate_keys_with_null_are_refused() {
     case.db.run("insert into t values (null, 1, 5), (null, 1, 5), (1, 2, 2)");
     for mode in MODES {
         let said = sync_and_expect_refusal(&case, &format!("--scope all {mode}"));
-        assert!(said.contains("1 key of the source more than once: (null, 1) 2 times"), "{said}");
+        assert!(
+            said.contains("1 key of the source is several times in the table: (null, 1) 2 times"),
+            "{said}"
+        );
     }
 }
 
@@ -70,7 +77,10 @@ fn duplicate_keys_in_inheritance_children_are_refused() {
     case.db.run("insert into u values (1, 1, 5)");
     for mode in MODES {
         let said = sync_and_expect_refusal(&case, &format!("--scope all {mode}"));
-        assert!(said.contains("1 key of the source more than once: (1, 1) 2 times"), "{said}");
+        assert!(
+            said.contains("1 key of the source is several times in the table: (1, 1) 2 times"),
+            "{said}"
+        );
     }
 }
 
@@ -81,7 +91,7 @@ fn duplicate_keys_that_the_source_lacks_are_allowed() {
         case.db.run("insert into t values (1, 1, 5), (1, 2, 2), (2, 3, 3), (8, 8, 8), (8, 8, 8)");
         case
     };
-    // Duplicate keys stay outside of the scope, and are deleted within the scope.
+    // Rows with duplicate keys are deleted within the scope. Outside of the scope they are kept.
     for (args, expected) in [
         ("--scope-by kind", [0, 0, 0, 3]),
         ("--scope kind<5", [0, 0, 0, 3]),

@@ -11,7 +11,7 @@ use crate::{command, counts, finish, interrupt, spawn, sync};
 const CREATE_TABLE: &str = "create table t (meter int, at int, value int, note text, \
                                      primary key (meter, at)); \
                      alter table t set (autovacuum_enabled = off)";
-/// Inserts forty meters with sixty rows each, which fill a page.
+/// Inserts forty meters. The sixty rows of each meter fill one page.
 const INSERT_METERS: &str = "insert into t select m, a, 1, repeat('x', 100) \
                     from generate_series(0, 39) m, generate_series(0, 59) a";
 /// Counts scopes of which only some rows are written.

@@ -19,11 +19,11 @@ const BLOAT: Check = Check {
 
 /// Smaller tables are not checked.
 const BYTES_MIN: i64 = 8 << 20;
-/// The share of wasted space from which on the finding is a note.
+/// The least share of wasted space at which the finding is a note.
 const NOTE_SHARE: f64 = 0.4;
-/// The share of wasted space from which on the finding is a warning.
+/// The least share of wasted space at which the finding is a warning.
 const WARNING_SHARE: f64 = 0.7;
-/// The estimated share from which on a table is measured exactly. Estimates are off by up to 20 %.
+/// The least estimated share at which a table is measured exactly. Estimates are off by up to 20 %.
 const SUSPECT_SHARE: f64 = 0.2;
 
 /// The fourth column estimates the bytes that the rows need: their width with header, null bitmap

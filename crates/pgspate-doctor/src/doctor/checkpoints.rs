@@ -1,4 +1,4 @@
-//! Finds checkpoints that start because WAL reaches `max_wal_size`, and not on time.
+//! Finds checkpoints that start because WAL reaches `max_wal_size`, before `checkpoint_timeout`.
 
 use super::context::{CheckContext, CheckResult};
 use super::finding::Check;
@@ -7,9 +7,9 @@ use pgspate_target::server::{Flavour, format_size_setting};
 
 const CHECKPOINTS: Check = Check {
     id: "checkpoints",
-    question: "Do checkpoints start on time, or because WAL reaches max_wal_size?",
+    question: "Do checkpoints start after checkpoint_timeout, or because WAL reaches max_wal_size?",
     rule: "PostgreSQL manual, WAL configuration: with a sufficient max_wal_size, checkpoints start \
-           on time",
+           after checkpoint_timeout",
 };
 
 /// Fewer requested checkpoints are ignored. The server also counts CHECKPOINT commands and base
@@ -35,7 +35,7 @@ pub(super) async fn check(context: &CheckContext<'_>) -> CheckResult {
     let size = context.setting_bytes("max_wal_size").unwrap_or(1 << 30);
     let timeout = context.setting_number("checkpoint_timeout").unwrap_or(300.0);
     let text = format!(
-        "{} requested, by WAL volume or by command; {timed} started on time (max_wal_size {}, \
+        "{} requested, by WAL volume or by command; {timed} started by timeout (max_wal_size {}, \
          checkpoint_timeout {})",
         counted(requested, "checkpoint"),
         format_size_setting(size),
@@ -70,8 +70,9 @@ pub(super) async fn check(context: &CheckContext<'_>) -> CheckResult {
         ))]);
     };
     let finding = finding.advice(format!(
-        "{why} With a max_wal_size of {0}, checkpoints start on time. Then pg_wal may take {0} of \
-         disk: check that it is free. Recovery after a crash may have to read as much WAL.",
+        "{why} With a max_wal_size of {0}, checkpoints start after checkpoint_timeout. Then pg_wal \
+         may take {0} of disk: check that it is free. Recovery after a crash may have to read as \
+         much WAL.",
         format_size_setting(wanted)
     ));
     let set = context.statements_to_set("max_wal_size", &format_size_setting(wanted));

@@ -15,7 +15,7 @@ const HELD_BACK: Check = Check {
 
 /// A snapshot with fewer transactions since then is not reported.
 const AGE_MIN: i64 = 100_000;
-/// The age in transactions from which on the finding is a warning.
+/// The least age in transactions at which the finding is a warning.
 const AGE_WARNING: u64 = 10_000_000;
 
 /// Sessions, prepared transactions and slots that hold back VACUUM in this database. Sessions of

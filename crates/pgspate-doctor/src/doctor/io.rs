@@ -22,17 +22,17 @@ const WRITERS: Check = Check {
 
 /// An average over fewer operations is not used.
 const OPERATIONS_MIN: u64 = 100;
-/// Milliseconds for one I/O from which on the finding is a note.
+/// The least milliseconds for one I/O at which the finding is a note.
 const NOTE_MILLIS: f64 = 5.0;
-/// Milliseconds for one I/O from which on the finding is a warning.
+/// The least milliseconds for one I/O at which the finding is a warning.
 const WARNING_MILLIS: f64 = 20.0;
-/// The average number of queued I/Os from which on the disk is the limit, if each takes long.
+/// The least average number of queued I/Os at which the disk is the limit, if each takes long.
 const QUEUE_MIN: f64 = 16.0;
 /// Fewer pages written by sessions are not reported.
 const SESSION_WRITES_MIN: u64 = 1000;
 /// Fewer pages a second written by sessions are not reported.
 const SESSION_WRITES_PER_SECOND_MIN: f64 = 100.0;
-/// The share of pages written by sessions from which on the finding is a note.
+/// The least share of pages written by sessions at which the finding is a note.
 const SESSION_WRITES_SHARE: f64 = 0.25;
 /// The proposed `bgwriter_lru_maxpages`: how many pages the background writer writes per round.
 const LRU_MAXPAGES_PROPOSED: f64 = 1000.0;

@@ -60,7 +60,7 @@ pub struct DoctorOptions {
     pub sample: Duration,
     /// The cloud volume that holds the server's data.
     pub storage: Option<Volume>,
-    /// The size in bytes from which on a table should be partitioned.
+    /// The least size in bytes at which a table should be partitioned.
     pub large_table_bytes: u64,
 }
 

@@ -15,7 +15,7 @@ const NOT_PUT_BACK: Check = Check {
            pgspate.tuned exists until all settings are put back",
 };
 
-/// Shows the settings of ALTER SYSTEM, for the case that the ledger no longer has them.
+/// Shows the settings of ALTER SYSTEM, if the ledger no longer has what `tune` has changed.
 const SHOW_ALTER_SYSTEM: &str =
     "select name, setting from pg_file_settings where sourcefile like '%postgresql.auto.conf';";
 
@@ -77,7 +77,7 @@ fn tuned_here(names: Option<Vec<String>>) -> Finding {
                  values",
             )
             .advice(
-                "Reset the settings that `pgspate tune` changed by hand, and pgspate.tuned last.",
+                "Reset by hand the settings that `pgspate tune` changed, and pgspate.tuned last.",
             )
             .remedy(SHOW_ALTER_SYSTEM)
             .remedy(format!("alter system reset {};", tune::MARKER))

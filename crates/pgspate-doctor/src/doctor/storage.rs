@@ -16,7 +16,7 @@ const STORAGE: Check = Check {
     rule: "Amazon RDS user guide, storage: limits of gp2, gp3, io1 and io2 by size",
 };
 
-/// The size in GiB from which on RDS stripes a volume over four.
+/// The least size in GiB at which RDS stripes a volume over four.
 const STRIPED_GIB: f64 = 400.0;
 /// The burst credits of a gp2 volume: I/Os that it can do above its baseline rate.
 const CREDITS: f64 = 5_400_000.0;

@@ -18,9 +18,9 @@ const WAITS: Check = Check {
 
 /// With fewer samples of active sessions, nothing is judged.
 const SAMPLES_MIN: u64 = 5;
-/// The share of samples from which on a wait is a note.
+/// The least share of samples at which a wait is a note.
 const NOTE_SHARE: f64 = 0.25;
-/// The share of samples from which on a wait is a warning.
+/// The least share of samples at which a wait is a warning.
 const WARNING_SHARE: f64 = 0.5;
 
 /// Samples of active sessions.

@@ -26,7 +26,7 @@ const BUFFERS: Check = Check {
 const WAL_BYTES_MIN: u64 = 64 << 20;
 /// The size of a full-page image at most: a page. Its unused middle is left out of WAL.
 const IMAGE_BYTES: u64 = 8 << 10;
-/// The share of full-page images from which on the finding is a note.
+/// The least share of full-page images at which the finding is a note.
 const SHARE_MIN: f64 = 0.4;
 /// Seconds between checkpoints that are enough.
 const CHECKPOINT_SECONDS: f64 = 900.0;

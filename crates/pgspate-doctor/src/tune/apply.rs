@@ -210,8 +210,8 @@ fn old_values_lost(database: &str) -> Error {
         .hint(format!("If the ledger was dropped or replaced, {RESET_BY_HAND}"))
 }
 
-const RESET_BY_HAND: &str = "reset the settings that pg_file_settings shows with `alter system \
-                             reset NAME`, and `alter system reset pgspate.tuned` last.";
+const RESET_BY_HAND: &str = "run `alter system reset NAME` for each setting that \
+                             pg_file_settings shows, and for pgspate.tuned last.";
 
 /// Takes the lock against another `tune` of this database, after waiting a little.
 ///

@@ -78,8 +78,8 @@ fn goals(machine: &ServerMachine, now: &ServerSettings) -> Vec<SettingGoal> {
         checkpoint(
             "max_wal_size",
             TargetValue::Bytes(wal),
-            "checkpoints start on time and not because WAL reaches its limit, so fewer pages are \
-             written twice, and WAL has fewer full-page images",
+            "checkpoints start after checkpoint_timeout and not because WAL reaches its limit, so \
+             fewer pages are written twice, and WAL has fewer full-page images",
             "pg_wal may take this much disk, and recovery after a crash may read as much: usually \
              about ten seconds for each GiB",
         ),

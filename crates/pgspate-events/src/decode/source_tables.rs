@@ -141,7 +141,7 @@ impl<K> SourceTableColumns<K> {
         for (key, _) in fields {
             columns.push(Box::<str>::from(key.text()?));
         }
-        refuse_twice(&columns)?;
+        refuse_repeated_column(&columns)?;
         self.lists.truncate(LISTS_MAX - 1);
         let kinds = columns.iter().map(|_| None).collect();
         self.lists.push(ColumnList { columns: columns.into(), kinds });
@@ -161,7 +161,7 @@ impl<K> SourceTableColumns<K> {
         for column in columns {
             names.push(Box::<str>::from(column.text()?));
         }
-        refuse_twice(&names)?;
+        refuse_repeated_column(&names)?;
         self.keys.truncate(LISTS_MAX - 1);
         let names: Arc<[Box<str>]> = names.into();
         self.keys.push(names.clone());
@@ -169,11 +169,11 @@ impl<K> SourceTableColumns<K> {
     }
 }
 
-fn refuse_twice(columns: &[Box<str>]) -> Result<()> {
+fn refuse_repeated_column(columns: &[Box<str>]) -> Result<()> {
     let mut sorted: Vec<&str> = columns.iter().map(AsRef::as_ref).collect();
     sorted.sort_unstable();
     match sorted.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => Err(malformed(format!("column \"{}\" is in a row twice", pair[0]))),
+        Some(pair) => Err(malformed(format!("a row has column \"{}\" twice", pair[0]))),
         None => Ok(()),
     }
 }

@@ -108,7 +108,7 @@ fn malformed_records_are_refused() {
         (
             r#"{"change":[{"kind":"insert","table":"t","columnnames":["a","a"],
 "columnvalues":[1,2]}]}"#,
-            "column \"a\" is in a row twice",
+            "a row has column \"a\" twice",
         ),
         (
             r#"{"action":"I","table":"t","columns":[{"name":"d","type":"bytea","value":"x"}]}"#,

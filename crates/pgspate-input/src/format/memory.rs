@@ -65,6 +65,16 @@ pub trait ProgramBatches: Send + Sync + fmt::Debug {
     /// Returns whether the rows can be read only once.
     fn is_stream(&self) -> bool;
 
+    /// Reads batches of about this number of bytes, or all of them if there are fewer. They are the
+    /// first batches of [`ProgramBatches::open`]. Batches that depend on the table's types are not
+    /// read. May block.
+    ///
+    /// # Errors
+    /// An error if the rows cannot be read.
+    fn read_ahead(&self, _bytes: u64) -> Result<()> {
+        Ok(())
+    }
+
     /// Returns the batches from the first one on. For each column, `types` has the type of its
     /// table column, or `None` if the column is not loaded. May be called on any thread, and may
     /// block.

@@ -1,8 +1,8 @@
 //! Accounts and their transactions: wide rows that are written one at a time.
 //!
-//! Shaped after what a bank's team has published: account with about 964 bytes a row and one index,
-//! transaction with about 1,097 bytes and four. The columns are invented. Keys are dense; all other
-//! values are random.
+//! The shape is that of two tables that a bank's team has published. `account` has about 964 bytes
+//! a row and one index; `transaction` has about 1,097 bytes a row and four indexes. The columns are
+//! invented. Keys are dense; all other values are random.
 
 use super::words::{RemarkPool, person};
 use super::{SeededRandom, put};
@@ -27,7 +27,7 @@ const KIND: [&str; 5] = ["card", "transfer", "debit", "fee", "interest"];
 const CURRENCY: [&str; 4] = ["EUR", "USD", "GBP", "CHF"];
 
 impl BankTable {
-    /// The table's name, unquoted.
+    /// Returns the table's name, unquoted.
     pub fn name(self) -> &'static str {
         match self {
             BankTable::Account => "account",
@@ -35,7 +35,7 @@ impl BankTable {
         }
     }
 
-    /// Its columns, in order; the first one is the key.
+    /// Returns the table's columns, in order; the first one is the key.
     pub fn columns(self) -> &'static [&'static str] {
         match self {
             BankTable::Account => &[
@@ -56,7 +56,7 @@ impl BankTable {
         }
     }
 
-    /// Their types, in order.
+    /// Returns the types of the columns, in order.
     pub fn types(self) -> &'static [&'static str] {
         match self {
             BankTable::Account => &[
@@ -93,7 +93,7 @@ impl BankTable {
         format!("create table {} ({}) {suffix}", self.name(), columns.join(", "))
     }
 
-    /// Its indexes: what each is on, the key first.
+    /// Returns the columns of each index, as SQL; the primary key is the first.
     pub fn indexes(self) -> &'static [&'static str] {
         match self {
             BankTable::Account => &["id"],
@@ -101,12 +101,12 @@ impl BankTable {
         }
     }
 
-    /// The name of one of them: its columns, without commas.
+    /// Returns the name of an index in results: its columns, joined by ` + `.
     pub fn index_name(columns: &str) -> String {
         columns.replace(", ", " + ")
     }
 
-    /// The statement for one of them.
+    /// Returns the statement that creates the index on these columns.
     pub fn create_index(self, columns: &str) -> String {
         let table = self.name();
         match columns {
@@ -118,7 +118,7 @@ impl BankTable {
         }
     }
 
-    /// Bytes of a row as the server stores it, about.
+    /// Returns about how many bytes the server stores for a row.
     pub fn row_bytes(self) -> u64 {
         match self {
             BankTable::Account => 964,
@@ -127,7 +127,7 @@ impl BankTable {
     }
 }
 
-/// Makes rows of both tables.
+/// Generates the rows of both tables.
 #[derive(Debug)]
 pub struct BankAccounts {
     seed: u64,
@@ -135,13 +135,13 @@ pub struct BankAccounts {
 }
 
 impl BankAccounts {
-    /// The rows of a seed.
+    /// Creates a generator of the rows of this seed.
     pub fn new(seed: u64) -> BankAccounts {
         BankAccounts { seed, remarks: RemarkPool::new(seed) }
     }
 
-    /// The fields of the row with this number (from 1 on), in the order of the columns, as
-    /// PostgreSQL reads them. `accounts` is how many there are for transactions to be of.
+    /// Returns the fields of row `id` (from 1 on), in the order of the columns, as PostgreSQL reads
+    /// them. Each transaction belongs to one of the first `accounts` accounts.
     pub fn fields(&self, table: BankTable, id: u64, accounts: u64) -> Vec<String> {
         let mut random = SeededRandom::at(self.seed, 30 + table as u64, id);
         match table {
@@ -150,7 +150,7 @@ impl BankAccounts {
         }
     }
 
-    /// Appends that row as COPY text.
+    /// Appends row `id` as COPY text.
     pub fn text(&self, table: BankTable, id: u64, accounts: u64, out: &mut Vec<u8>) {
         put(out, format_args!("{}\n", self.fields(table, id, accounts).join("\t")));
     }
@@ -184,7 +184,7 @@ impl BankAccounts {
         ]
     }
 
-    /// A remark of about so many bytes: rows of one table differ by a few dozen.
+    /// Returns a remark of about `bytes` bytes, up to 20 bytes longer or shorter.
     fn remark(&self, random: &mut SeededRandom, bytes: usize) -> String {
         let bytes = bytes - 20 + random.below(41) as usize;
         self.remarks.cut(random, bytes).to_owned()
@@ -201,7 +201,7 @@ fn iban(random: &mut SeededRandom) -> String {
     format!("XX{:02}{:018}", random.below(100), random.below(1_000_000_000_000_000_000))
 }
 
-/// A moment; a year and the number of a day in it are a date of ISO 8601.
+/// Returns a random time. The date is the year and the day of the year, which ISO 8601 allows.
 fn moment(random: &mut SeededRandom) -> String {
     let (day, second) = (random.below(DAYS), random.below(86_400));
     let (year, day) = (2025 + day / 365, day % 365 + 1);

@@ -1,7 +1,7 @@
 //! Tables with generated rows, and these rows as compressed files.
 //!
-//! A file is complete when it has its name, and a complete file of the same scale and seed is not
-//! made again.
+//! A file gets its final name when it is complete. A complete file of the same scale and seed is
+//! not made again.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -15,46 +15,47 @@ use super::GeneratedRows;
 use crate::context::stopped;
 use crate::stop::RunStop;
 
-/// A table, and the file that has its rows: COPY text under a header.
+/// A table and the file with the table's rows: a header line, then COPY text.
 #[derive(Debug, Clone, Copy)]
 pub struct GeneratedTable {
     /// The table's name, unquoted.
     pub name: &'static str,
-    /// `create table`, without keys.
+    /// The statement `create table`, without keys.
     pub create: &'static str,
-    /// Its key, and indexes that queries want, as statements.
+    /// Statements that create the primary key and the indexes that queries need.
     pub indexes: &'static [&'static str],
     /// The first line of the file.
     pub header: &'static str,
-    /// Rows at a scale.
+    /// Returns the number of rows at a scale.
     pub(super) count: fn(f64) -> u64,
-    /// Its rows at a scale, from a seed.
+    /// Generates the rows at a scale, from a seed.
     pub(super) make: fn(f64, u64) -> Box<dyn GeneratedRows>,
 }
 
 impl GeneratedTable {
-    /// The name of its file, as IMDb's are named.
+    /// Returns the file's name, in the style of IMDb's files.
     pub fn file(&self) -> String {
         format!("{}.tsv.gz", self.name.replacen('_', ".", 1))
     }
 
-    /// Rows at a scale.
+    /// Returns the number of rows at a scale.
     pub fn rows_at(&self, scale: f64) -> u64 {
         (self.count)(scale)
     }
 
-    /// All its rows, as COPY text without the header.
+    /// Returns all rows, as COPY text without the header.
     pub fn all(&self, scale: f64, seed: u64) -> Box<dyn GeneratedRows> {
         (self.make)(scale, seed)
     }
 }
 
-/// Makes the tables' files in a folder of their own inside `folder`, whose name begins with `name`,
-/// and returns their paths in the tables' order. The first `large` of them are about as much work
-/// as the others together: most machines have two cores.
+/// Makes the tables' files in a new folder inside `folder`; the new folder's name begins with
+/// `name`. Returns the files' paths in the order of the tables. One thread makes the first `large`
+/// files, and another thread makes the rest, so both parts should be about as much work.
 ///
 /// # Errors
-/// The folder cannot be written, or is full; kind `Cancelled` when the run is stopped meanwhile.
+/// When the folder cannot be written or is full; kind `Cancelled` when the run is stopped
+/// meanwhile.
 pub(super) fn write(
     tables: &[GeneratedTable],
     large: usize,
@@ -110,7 +111,7 @@ fn write_file(
     })();
     match written.map_err(|error| not_written(path, error))? {
         true => Ok(()),
-        // Its folder goes with the run's other files.
+        // The incomplete file is removed with the run's other files.
         false => Err(stopped()),
     }
 }

@@ -1,7 +1,7 @@
-//! Nightly predictions of meters: what a job that replaces its results writes every night.
+//! Predictions for meters: the results of a job that replaces them every night.
 //!
 //! The mix follows published numbers of four hundred such jobs. Each night deletes 15 % of a
-//! meter's rows, changes 43 %, keeps 42 %, and adds as many as it deletes.
+//! meter's rows, changes 43 %, keeps 42 %, and adds as many rows as it deletes.
 
 use pgspate::encode::arrow::calendar::write_timestamp;
 
@@ -13,14 +13,14 @@ pub const ROWS: u32 = 3000;
 /// The table's name.
 pub const TABLE: &str = "use_prediction";
 
-/// Its columns; the first two are its key.
+/// The table's columns; the first two are the key.
 pub const COLUMNS: &str = "meter, occurred, prediction";
 
-/// Makes the table.
+/// The statement that creates the table.
 pub const CREATE: &str = "create table use_prediction (meter int, occurred timestamp, \
                           prediction numeric(12, 3), primary key (meter, occurred))";
 
-/// From 1970 to the beginning of 2026.
+/// Seconds from 1970 to the beginning of 2026.
 const BEGIN_SECONDS: i64 = 20_454 * 86_400;
 
 const DROPPED_PERCENT: usize = 15;
@@ -31,12 +31,12 @@ const CHANGED_PERCENT: usize = 43;
 pub struct Prediction {
     /// The quarter of an hour, counted from the beginning of 2026.
     pub quarter: u32,
-    /// What is predicted, in thousandths.
+    /// The predicted value, in thousandths.
     pub thousandths: u32,
 }
 
 impl Prediction {
-    /// The moment, as PostgreSQL writes it.
+    /// Returns the predicted time, as PostgreSQL writes it.
     pub fn occurred(&self) -> String {
         let mut text = Vec::new();
         let seconds = BEGIN_SECONDS + 900 * i64::from(self.quarter);
@@ -44,22 +44,22 @@ impl Prediction {
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// The prediction, with three places.
+    /// Returns the predicted value, with three decimal places.
     pub fn prediction(&self) -> String {
         format!("{}.{:03}", self.thousandths / 1000, self.thousandths % 1000)
     }
 }
 
-/// All meters' predictions as they are to be after some night.
+/// The predictions of all meters that the table must have after a night.
 #[derive(Debug, Clone)]
 pub struct NightlyPredictions {
     random: SeededRandom,
-    /// Sorted by time, for each meter.
+    /// The predictions of each meter, sorted by time.
     meters: Vec<Vec<Prediction>>,
 }
 
 impl NightlyPredictions {
-    /// Before the first night: so many meters with so many rows each.
+    /// Creates the state before the first night: `meters` meters with `rows` rows each.
     pub fn new(meters: u32, rows: u32, seed: u64) -> NightlyPredictions {
         let mut random = SeededRandom::at(seed, 20, 0);
         let mut meter =
@@ -86,17 +86,17 @@ impl NightlyPredictions {
         }
     }
 
-    /// The meters with their predictions, from number 1 on.
+    /// Returns each meter's number, from 1 on, and its predictions.
     pub fn meters(&self) -> impl Iterator<Item = (u32, &[Prediction])> {
         (1..).zip(self.meters.iter().map(Vec::as_slice))
     }
 
-    /// Rows of all meters together.
+    /// Returns the number of rows of all meters together.
     pub fn rows(&self) -> u64 {
         self.meters.iter().map(|meter| meter.len() as u64).sum()
     }
 
-    /// The rows as COPY text, one meter after the other.
+    /// Returns the rows as COPY text, one meter after the other.
     pub fn text(&self) -> impl GeneratedRows + '_ {
         NumberedRows::new(0..self.meters.len() as u64, |nth, out| {
             meter_text(nth as u32 + 1, &self.meters[nth as usize], out);
@@ -111,7 +111,7 @@ pub fn meter_text(meter: u32, predictions: &[Prediction], out: &mut Vec<u8>) {
     }
 }
 
-/// A prediction, for the first quarter of an hour.
+/// Returns a prediction with a random value. The caller sets the quarter of an hour.
 fn value(random: &mut SeededRandom) -> Prediction {
     Prediction { quarter: 0, thousandths: random.below(10_000_000) as u32 }
 }
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn moments_are_those_of_the_calendar() {
+    fn quarters_of_an_hour_become_calendar_times() {
         let at = |quarter| Prediction { quarter, thousandths: 12_034 }.occurred();
         assert_eq!(at(0), "2026-01-01 00:00:00");
         assert_eq!(at(95), "2026-01-01 23:45:00");

@@ -22,12 +22,12 @@ use tokio_postgres::Client;
 pub use crate::random::SeededRandom;
 pub use generated::GeneratedTable;
 
-/// Bytes that are sent to the server at once, at least.
+/// The least number of bytes that are sent to the server at once.
 const PIECE_BYTES: usize = 256 << 10;
 
 /// Rows of a table as COPY text, a piece at a time.
 pub trait GeneratedRows {
-    /// Appends some more rows, each with its newline; false when there are none left.
+    /// Appends the next rows, each with its newline. Returns false if no row is left.
     fn append(&mut self, out: &mut Vec<u8>) -> bool;
 }
 
@@ -38,7 +38,7 @@ pub struct NumberedRows<F: FnMut(u64, &mut Vec<u8>)> {
 }
 
 impl<F: FnMut(u64, &mut Vec<u8>)> NumberedRows<F> {
-    /// The rows with these numbers; `row` appends one with its newline.
+    /// Creates the rows with these numbers. `row` appends one row with its newline.
     pub fn new(numbers: std::ops::Range<u64>, row: F) -> NumberedRows<F> {
         NumberedRows { numbers, row }
     }
@@ -54,11 +54,11 @@ impl<F: FnMut(u64, &mut Vec<u8>)> GeneratedRows for NumberedRows<F> {
     }
 }
 
-/// Fills a table with COPY, by one session, and returns the number of rows. `target` is a table as
-/// SQL writes it, with or without a list of columns.
+/// Fills a table by COPY in one session, and returns the number of rows. `target` is the table's
+/// name for SQL, with or without a list of columns.
 ///
 /// # Errors
-/// What the server refuses, and the loss of the connection.
+/// [`ErrorKind::Server`] if the server refuses the rows, or the connection is lost.
 pub async fn copy(client: &Client, target: &str, rows: &mut dyn GeneratedRows) -> Result<u64> {
     let failed = |error: tokio_postgres::Error| {
         let cause = error.as_db_error().map_or_else(|| error.to_string(), |it| it.to_string());
@@ -80,12 +80,12 @@ pub async fn copy(client: &Client, target: &str, rows: &mut dyn GeneratedRows) -
     }
 }
 
-/// Appends text that `write!` makes. Writing to a vector cannot fail.
+/// Appends formatted text. Writing to a vector cannot fail.
 pub(crate) fn put(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
     let _ = out.write_fmt(text);
 }
 
-/// Appends a field, or `\N`, and the separator after it.
+/// Appends a field, or `\N` for `None`, and then the separator `end`.
 pub(crate) fn field(out: &mut Vec<u8>, value: Option<impl std::fmt::Display>, end: char) {
     match value {
         Some(value) => put(out, format_args!("{value}{end}")),

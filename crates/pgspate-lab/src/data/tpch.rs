@@ -1,8 +1,8 @@
 //! TPC-H's eight tables, with rows of the benchmark's own generator: the crate `tpchgen`.
 //!
 //! The rows of a scale factor are always the same: TPC-H has one seed, and `--seed` changes nothing
-//! here. Comments are cut from a shorter text than TPC-H's, and no result with these rows is one of
-//! that benchmark. Scale factor 1 is 8.66 million rows in about 1 GB.
+//! here. Comments are cut from a shorter text than TPC-H's, so results with these rows are no TPC-H
+//! results. Scale factor 1 is 8.66 million rows in about 1 GB.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -23,16 +23,16 @@ use crate::RunStop;
 /// The approximate number of rows of `lineitem` at scale factor 1.
 pub const LINES: u64 = 6_000_000;
 
-/// The least scale factor at which there is a supplier, without whom there is no `lineitem`.
+/// The least scale factor that has a supplier. Without a supplier, `lineitem` has no rows.
 pub const FACTOR_MIN: f64 = 0.0001;
 
-/// TPC-H's scale factor at a scale: 10 at scale 1, as of those that the benchmark knows this one is
-/// nearest to IMDb's files in rows.
+/// Returns TPC-H's scale factor at a scale: 10 at scale 1. Of TPC-H's own scale factors, 10 is the
+/// one whose number of rows is nearest to that of IMDb's files.
 pub fn factor(scale: f64) -> f64 {
-    // Without the last digits of a product, which would be read by people.
+    // Round, because the factor is shown to people: 0.7, not 0.7000000000000001.
     let factor = (scale * 10.0 * 1e9).round() / 1e9;
-    // With fewer than 250 suppliers a part may have one of them twice, which the key of `partsupp`
-    // forbids. With 31 none has, as that is a prime.
+    // With fewer than 250 suppliers, a part may have the same supplier twice, which the key of
+    // `partsupp` forbids. With 31 suppliers this cannot happen, because 31 is a prime.
     if factor < 0.025 { 0.0031 } else { factor }
 }
 
@@ -56,7 +56,8 @@ impl<I: Iterator<Item: Display>> GeneratedRows for BarSeparatedRows<I> {
     }
 }
 
-/// What makes the rows of a generator: at a scale factor, or the same ones at all of them.
+/// Expands to a function that returns a generator's rows at a scale factor. With `fixed`, the rows
+/// are the same at every scale factor.
 macro_rules! rows_of {
     ($generator:ident) => {
         |factor, _| {
@@ -75,14 +76,14 @@ macro_rules! rows_of {
     };
 }
 
-/// What counts the rows of a generator at a scale factor.
+/// Expands to a function that counts a generator's rows at a scale factor.
 macro_rules! count_of {
     ($generator:ident) => {
         |factor| $generator::calculate_row_count(factor, 1, 1).unsigned_abs()
     };
 }
 
-/// Rows of `lineitem`: each order has one to seven.
+/// Returns the number of rows of `lineitem`: each order has one to seven rows.
 fn lines(factor: f64) -> u64 {
     let mut random = OrderGenerator::create_line_count_random();
     let mut of_order = |_| {
@@ -93,8 +94,9 @@ fn lines(factor: f64) -> u64 {
     (0..OrderGenerator::calculate_row_count(factor, 1, 1)).map(&mut of_order).sum()
 }
 
-/// The eight tables, the largest first. What is a scale elsewhere is a scale factor here. Indexes
-/// are the primary key, and one for each foreign key that it does not begin with.
+/// The eight tables, the largest first. Their functions take TPC-H's scale factor as the scale. The
+/// indexes are the primary key, and one for each foreign key with which the primary key does not
+/// begin.
 pub const TABLES: [GeneratedTable; 8] = [
     GeneratedTable {
         name: "lineitem",
@@ -202,11 +204,11 @@ pub const TABLES: [GeneratedTable; 8] = [
     },
 ];
 
-/// Makes the eight files in a folder of their own inside `folder`, and returns their paths in the
-/// order of [`TABLES`].
+/// Makes the eight files in a new folder inside `folder`, and returns their paths in the order of
+/// [`TABLES`].
 ///
 /// # Errors
-/// The folder cannot be written, or is full.
+/// When the folder cannot be written or is full.
 pub fn write(folder: &Path, factor: f64, seed: u64, stop: &RunStop) -> Result<Vec<PathBuf>> {
     generated::write(&TABLES, 1, folder, "tpch", (factor, seed), stop)
 }

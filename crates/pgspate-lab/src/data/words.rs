@@ -56,7 +56,7 @@ pub(super) fn person(random: &mut SeededRandom, out: &mut Vec<u8>) {
     put(out, format_args!(" {}", random.pick(&FAMILY)));
 }
 
-/// Appends a title of about so many words.
+/// Appends a title of about `words` words.
 pub(super) fn title(random: &mut SeededRandom, words: u64, out: &mut Vec<u8>) {
     let count = 1 + random.skewed(words * 4 - 3);
     for nth in 0..count {
@@ -79,7 +79,7 @@ pub(super) fn title(random: &mut SeededRandom, words: u64, out: &mut Vec<u8>) {
 pub(super) struct RemarkPool(String);
 
 impl RemarkPool {
-    /// The text of a seed, 64 KiB.
+    /// Creates the text of a seed, 64 KiB long.
     pub(super) fn new(seed: u64) -> RemarkPool {
         let mut random = SeededRandom::new(seed, "soup");
         let mut text = String::with_capacity(70_000);

@@ -180,6 +180,6 @@ pub(super) async fn expect(
     if different == 0 {
         return Ok(());
     }
-    let message = format!("{different} rows of {table} are not as they should be");
+    let message = format!("{different} rows of {table} differ from the expected rows");
     Err(Error::new(ErrorKind::Bug, message))
 }

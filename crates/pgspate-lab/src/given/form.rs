@@ -35,7 +35,7 @@ pub(super) struct FirstLine {
     /// The line, parsed as a header.
     pub(super) header: FileHeader,
     /// Whether the file has no other line.
-    pub(super) is_all: bool,
+    pub(super) is_only_line: bool,
 }
 
 /// Parses the header of a file from its sample.
@@ -68,7 +68,7 @@ pub(super) fn first_line(
         is_text: names.iter().all(Result::is_ok),
         names: infer::column_names(names.into_iter().map(Result::unwrap_or_default)),
     };
-    Some(FirstLine { header, is_all: records.next().is_none() })
+    Some(FirstLine { header, is_only_line: records.next().is_none() })
 }
 
 /// Returns the inferred format as explicit options, so that it is not inferred again.
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn copy_is_left_out_where_it_cannot_read() {
+    fn the_reason_says_why_copy_cannot_read_a_file() {
         let why = form("b.tbl", "1|x|\n2|y|\n").unwrap_err();
         assert_eq!(why, "its lines end with a delimiter");
         assert_eq!(form("c.json", "{\"a\": 1}\n").unwrap_err(), "it is json");

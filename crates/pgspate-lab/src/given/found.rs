@@ -63,7 +63,7 @@ impl FoundFile {
             let has_quotes = sample.contains(&QUOTE);
             quotes = has_quotes.then_some((sniffed.quote, sniffed.escape));
             let first = first_line(&sniffed, &sample, complete);
-            line = first.filter(|it| it.is_all && complete && !sniffed.header);
+            line = first.filter(|it| it.is_only_line && complete && !sniffed.header);
         }
         let columns = columns(&input, &sample, &sniffed, &header)?;
         let line = line.map(|it| it.header);

@@ -23,7 +23,7 @@ use crate::dataset::{LoadFile, TableFacts, TableToLoad};
 use crate::random::SeededRandom;
 use found::{FileGroup, FoundFile, is_pattern, split};
 
-/// The hint for a row that does not fit the others.
+/// The hint for a row that does not fit the other rows.
 const MEND: &str = "Correct the row, or load without this file.";
 
 /// A table and its files.
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_tables_and_parts_are_of_one() {
+    fn numbered_parts_with_the_same_columns_are_one_table() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path();
         write(
@@ -253,11 +253,11 @@ mod tests {
             let of = |table: &FileTable| table.files.iter().map(copy).collect();
             found(folder, paths).unwrap().iter().map(of).collect()
         };
-        // As the first one says, although the second has another spelling, or none.
+        // The first file decides, although the second file writes NULL in another way.
         let nulls = forms(&["null-1.csv", "null-2.csv"]);
         assert_eq!(nulls[0].len(), 2);
         assert!(nulls[0].iter().all(|form| form.options.contains("null '\\N'")), "{nulls:?}");
-        // What has no quotes can be read with those of the next.
+        // A file without quotes can be read with the quote option of the next file.
         let tabs = forms(&["tab-1.tsv", "tab-2.tsv", "tab-3.tsv"]);
         let sizes: Vec<_> = tabs.iter().map(Vec::len).collect();
         assert_eq!(sizes, [2, 1]);
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn files_without_rows_are_parts_of_what_is_there() {
+    fn files_without_rows_join_the_table_of_their_place() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path();
         write(
@@ -289,7 +289,8 @@ mod tests {
         let tables = found(folder, &["all"]).unwrap();
         let names = named(&tables);
         let sizes: Vec<_> = names.iter().map(|(name, files)| (name.as_str(), *files)).collect();
-        // What has a header alone and no like is a row, as it is for `pgspate load`.
+        // A file whose only line may be a header has no other file of its columns, so the line is a
+        // row, as for `pgspate load`.
         assert_eq!(sizes, [("item", 4), ("other_1", 1), ("word", 3)]);
         let item = tables.iter().find(|table| table.name == "item").unwrap();
         assert_eq!(item.read.header, Some(true));
@@ -305,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn records_with_keys_are_of_one_table_if_they_may_be() {
+    fn json_files_are_one_table_if_one_file_has_the_keys_of_all() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path();
         write(
@@ -325,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn data_are_known_again_until_a_file_changes() {
+    fn the_fingerprint_stays_until_a_file_changes() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path();
         write(folder, &[("a.csv", "id\n1\n")]);

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_the_user_have_no_scale_to_raise() {
+    fn the_advice_for_the_users_files_names_no_scale() {
         let mut one = line(&[("way", "a")], 0, 0.2);
         one.conditions.data.kind = DataKind::Files;
         let said = too_small(&SampleExperiment, &Results::new(vec![one], Path::new(".")));

@@ -33,7 +33,7 @@ impl LinesFrame {
         self.at_amounts(self.x_unit.amount(x), self.y_unit.amount(y))
     }
 
-    /// Returns the place of values that are in the units of the axes, as ticks are.
+    /// Returns the place of values that are already in the units of the axes, such as ticks.
     fn at_amounts(&self, x: f64, y: f64) -> (f64, f64) {
         let across = self.left + self.x.place(x) * (self.right - self.left);
         (across, TOP + (1.0 - self.y.place(y)) * HEIGHT)
@@ -252,12 +252,12 @@ mod tests {
         lines.lines[0].points[1].1 = Spread::of([4.0, 10.0, 30.0]).unwrap();
         let svg = draw(&lines, 760.0, "wide", "");
         assert_eq!(svg.matches("class=\"point c2\"").count(), 3);
-        // A logarithmic axis has no thousands and millions in turn.
+        // All ticks of a logarithmic axis have one unit: never k/s and M/s in turn.
         assert!(svg.contains(">100/s</text>") && !svg.contains("k/s"), "{svg}");
     }
 
     #[test]
-    fn short_names_are_beside_and_an_empty_frame_is_no_trouble() {
+    fn short_names_are_at_the_lines_ends_and_a_figure_may_be_empty() {
         let svg = draw(&lines(&["a", "b"]), 760.0, "wide", "");
         assert_eq!(svg.matches("class=\"mark").count(), 6);
         let none = draw(&lines(&[]), 760.0, "wide", "");

@@ -153,7 +153,7 @@ fn results(experiment: &dyn Experiment, lines: &[ResultLine], folder: &Path) -> 
     Results::new(own, folder)
 }
 
-/// A rule for each colour of bars, lines, marks and names.
+/// Returns a CSS rule for each colour of bars, lines, marks and names.
 fn colours() -> String {
     let mut rules = String::new();
     for nth in 0..COLOURS {
@@ -192,8 +192,8 @@ fn head(all: &[(&dyn Experiment, Results)], html: &mut String) {
     html.push_str("</header>\n");
 }
 
-/// ` on 2 processors, ...`: the machines that these ran on. Of a server that was not seen on it a
-/// machine is the client's alone.
+/// Names the machines that these lines ran on: ` on 2 processors, ...`. If the server was not on
+/// the machine, says that only the client ran there.
 fn places<'a>(lines: impl Iterator<Item = &'a ResultLine>) -> String {
     let place = |line: &ResultLine| (!line.facts.is_local, described(&line.facts.machine));
     let mut places: Vec<(bool, String)> = lines.map(place).collect();
@@ -212,7 +212,7 @@ fn places<'a>(lines: impl Iterator<Item = &'a ResultLine>) -> String {
     text
 }
 
-/// A machine in a line.
+/// Describes a machine in one line.
 fn described(machine: &Machine) -> String {
     let memory = machine.memory_bytes as f64 / (1u64 << 30) as f64;
     let cores = if machine.cores == 1 { "processor" } else { "processors" };

@@ -211,7 +211,7 @@ mod tests {
     use crate::results::tests::line;
 
     #[test]
-    fn trials_are_named_by_what_only_they_have() {
+    fn trials_are_described_by_the_levels_that_only_they_have() {
         let trial = |way, with| LabTrial::of(&[("way", way), ("indexes", with)]);
         let (a, b, c) = (trial("one", "none"), trial("two", "none"), trial("one", "present"));
         assert_eq!(in_short(&[&c], &[&a, &b, &c]), "indexes present");
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn data_in_memory_are_noted_once() {
+    fn a_note_says_once_that_the_data_was_in_memory() {
         let mut lines = vec![line(&[("way", "a")], 0, 1.0), line(&[("way", "a")], 1, 1.0)];
         lines[0].outcome.notes.push("a note".to_owned());
         lines.iter_mut().for_each(|line| line.facts.machine.storage = "tmpfs".to_owned());

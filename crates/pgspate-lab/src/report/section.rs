@@ -16,7 +16,7 @@ use crate::spread::Spread;
 /// Pixels of a figure on a wide and on a narrow page.
 const WIDE: f64 = 780.0;
 const NARROW: f64 = 348.0;
-/// The bytes from which on a table's cell is a sentence.
+/// A table's cell with more bytes than this is a sentence.
 const SENTENCE_MIN: usize = 60;
 
 /// A factor with the levels that were tried.
@@ -106,7 +106,7 @@ fn write_published(published: &PublishedResults, html: &mut String) {
     html.push_str("</table></div>\n</div>\n");
 }
 
-/// Draws a figure. The scale beside its title stays with the figure where the page is cut.
+/// Draws a figure. The scale is beside its title, so that a copy of the figure alone has the scale.
 fn draw(figure: &Figure, scale: &str, html: &mut String) {
     let (title, scale) = (escape(&figure.title), escape(scale));
     let _ = writeln!(

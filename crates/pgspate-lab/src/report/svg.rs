@@ -88,7 +88,7 @@ impl Svg {
         self.shape("line", place, "");
     }
 
-    /// Words; `anchor` is start, middle or end.
+    /// Adds a text; `anchor` is start, middle or end.
     pub(super) fn text(&mut self, class: &str, at: (f64, f64), anchor: &str, text: &str) {
         let (x, y) = at;
         let text = escape(text);
@@ -99,7 +99,7 @@ impl Svg {
         );
     }
 
-    /// The whole drawing. `class` says for which width of the page it is.
+    /// Returns the whole drawing. `class` is the width of the page that it is for.
     pub(super) fn finish(self, class: &str, height: f64, label: &str) -> String {
         let (width, label) = (self.width, escape(label));
         format!(
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn ours_have_colours_of_their_own() {
+    fn pgspate_has_its_own_colours() {
         assert_eq!(colours(&["copy", "pgspate", "merge", "pgspate, tuned"]), [2, 0, 3, 1]);
     }
 }

@@ -106,7 +106,7 @@ fn once(of: &Spread) -> &'static str {
     if of.count > 1 { "" } else { " (made once)" }
 }
 
-/// `a`, `a and b`, `a, b and c`.
+/// Joins words: `a`, `a and b`, `a, b and c`.
 pub fn listed(all: &[String]) -> String {
     match all {
         [] => String::new(),
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn times_differ_only_if_the_ranges_of_repeats_do() {
+    fn overlapping_ranges_of_repeats_count_as_equal_times() {
         let of = |values: &[f64]| Spread::of(values.iter().copied()).unwrap();
         let said = |ours: &[f64], theirs: &[f64]| compared(&of(ours), &of(theirs), "COPY");
         assert_eq!(said(&[2.0, 2.1], &[4.1, 4.2]), "2.02 times as fast as COPY");
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spread_is_said_where_there_is_one() {
+    fn a_spread_is_shown_if_values_differ() {
         assert_eq!(spread(&Spread::exactly(2.0), Unit::Seconds), "2.00 s");
         let three = Spread::of([1.0, 2.0, 4.0]).unwrap();
         assert_eq!(spread(&three, Unit::Seconds), "2.00 s (1.00 s – 4.00 s)");

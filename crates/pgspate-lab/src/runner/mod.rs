@@ -52,7 +52,7 @@ pub struct LabOptions {
     pub scale: Option<f64>,
     /// How often each trial is made.
     pub repeats: u32,
-    /// What the data and the order of the trials follow from.
+    /// The seed of the generated data and of the order of the trials.
     pub seed: u64,
     /// The folder of the results.
     pub folder: PathBuf,

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn some_trials_are_enough() {
+    fn only_keeps_the_trials_with_the_named_levels() {
         let factors = [("a", ["1", "2"]), ("b", ["x", "y"])];
         let all: Vec<LabTrial> = factors[0]
             .1

@@ -19,8 +19,8 @@ use crate::results::{RunConditions, file_error};
 use crate::stop::RunStop;
 use crate::user_server::UserServer;
 
-/// The commit that this program was built from: `PGSPATE_COMMIT=$(git rev-parse --short HEAD)` in
-/// the environment of the build, and nothing otherwise.
+/// The commit that this program was built from. Known only if the build's environment had
+/// `PGSPATE_COMMIT=$(git rev-parse --short HEAD)`.
 const BUILD: Option<&str> = option_env!("PGSPATE_COMMIT");
 
 /// The server that trials run on.
@@ -48,7 +48,7 @@ impl TrialPlace {
         Ok(TrialPlace::LabServer(match &options.installation {
             Some(found) => found.clone(),
             None => locate(&|step: &ServerStep| show(&LabEvent::Server(step)))
-                .map_err(lab_server::embedded)?,
+                .map_err(lab_server::to_connect_error)?,
         }))
     }
 
@@ -79,7 +79,8 @@ impl TrialPlace {
     pub(super) fn storage(&self) -> Result<String> {
         match self {
             TrialPlace::LabServer(_) => {
-                let folder = ThrowawayServer::temporary_folder().map_err(lab_server::embedded)?;
+                let folder =
+                    ThrowawayServer::temporary_folder().map_err(lab_server::to_connect_error)?;
                 Ok(facts::storage(&folder))
             }
             TrialPlace::UserServer(_) => Ok(String::new()),
@@ -149,8 +150,9 @@ pub(super) fn other_conditions_error(
     let folder = folder.display();
     let message =
         format!("results of {name} in \"{folder}\" are of another {what}: {then}, not {now}");
-    Error::new(ErrorKind::Usage, message)
-        .hint("Give another folder with `--results`, or drop what is measured with `--fresh`.")
+    Error::new(ErrorKind::Usage, message).hint(
+        "Give another folder with `--results`, or discard the earlier results with `--fresh`.",
+    )
 }
 
 /// The folder of an experiment's files. Creating it removes what a killed run has left.

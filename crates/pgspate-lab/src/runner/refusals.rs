@@ -16,8 +16,9 @@ use crate::lab_server::LabServer;
 use crate::results::ResultLine;
 
 impl ExperimentRun<'_> {
-    /// Removes the trials that are refused again, if all of `left` were skipped before and the lab
-    /// starts its own server. `before` trials have been done already.
+    /// Records the trials of `left` that cannot run now either, and returns the others. Returns
+    /// all of `left` if a trial in it was not skipped before, or if the server is not the lab's
+    /// own. `before` trials have been done already.
     pub(super) fn skip_refused<'t>(
         &mut self,
         shared: &Arc<SharedByTrials>,

@@ -129,7 +129,7 @@ fn an_impossible_run_drops_and_measures_nothing() {
 }
 
 #[test]
-fn lines_of_an_earlier_run_are_completed_and_compared() {
+fn skipped_trials_are_run_later_and_compared_with_earlier_lines() {
     let folder = tempfile::tempdir().unwrap();
     let mut options = options(folder.path());
     options.repeats = 1;

@@ -143,8 +143,9 @@ impl TopicSource {
                 }
                 Some(Err(error)) => self.handle_error(error, read_partitions)?,
                 None => {
-                    // All messages that were fetched before the previous statistics have been
-                    // taken. This is uncertain if new statistics came with this poll.
+                    // No message is left in the queue. So the reader has taken all messages that
+                    // librdkafka fetched before the previous statistics. If this poll brought new
+                    // statistics, that is uncertain.
                     let statistics = statistics.take().filter(|_| now.is_none());
                     if taken_messages
                         .send_all(statistics.as_ref(), read_partitions, pieces)
@@ -174,8 +175,8 @@ impl TopicSource {
         self.lag.note_end(SourcePoint::Messages(sum));
     }
 
-    /// Notes whether any broker is connected. If none is, returns when the last connection was
-    /// lost.
+    /// Notes whether any broker is connected. If none is, returns the time at which the last
+    /// connection was lost.
     ///
     /// # Errors
     /// [`ErrorKind::Connect`] if no broker was connected for the retry time.

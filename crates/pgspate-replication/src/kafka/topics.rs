@@ -119,7 +119,7 @@ fn check_stream(stream: &str, mark: &StreamPosition) -> Result<()> {
     let message =
         format!("stream \"{stream}\" is not a stream of topics: its position is {}", mark.source);
     Err(Error::new(ErrorKind::Ledger, message)
-        .hint("Give the topics another name with `--stream NAME`."))
+        .hint("Choose another stream for the topics with `--stream NAME`."))
 }
 
 fn is_of(part: &str, topic: &str) -> bool {

@@ -51,8 +51,8 @@ impl PublishedTable {
         }
     }
 
-    /// Returns the source of COPY for the published rows: the table itself if possible, or a query.
-    /// A query is avoided because planning runs functions in predicates of the table's indexes.
+    /// Returns what COPY reads the published rows from: the table itself if possible, or a query.
+    /// For a query, the planner would run the functions in the predicates of the table's indexes.
     fn copy_source_sql(&self) -> String {
         match self.is_partitioned || self.filter.is_some() || self.columns.is_empty() {
             true => format!("({})", self.query()),
@@ -87,9 +87,9 @@ pub struct SlotSnapshot {
 }
 
 impl SlotSnapshot {
-    /// Creates a slot for pgoutput and imports the snapshot at its beginning. Ends early if `stop`
-    /// completes: the server waits for open transactions. Must run inside a tokio runtime with I/O
-    /// and time.
+    /// Creates a slot for pgoutput and imports the snapshot at its beginning. The server waits for
+    /// open transactions before it creates the slot; `stop` ends this wait early. Must run inside
+    /// a tokio runtime with I/O and time.
     ///
     /// # Errors
     /// [`ErrorKind::Connect`] or [`ErrorKind::Server`] if the slot exists already, `wal_level` is
@@ -116,7 +116,7 @@ impl SlotSnapshot {
         let what = format!("make replication slot \"{slot}\"");
         let slot_rows =
             run_unless_stopped(&mut exporter, &connection, &command, &what, stop).await?;
-        match SlotSnapshot::take_over(exporter, connection, slot_rows, publication).await {
+        match SlotSnapshot::import(exporter, connection, slot_rows, publication).await {
             Ok(snapshot) => Ok(snapshot),
             Err(error) => {
                 // Report the first error. An error of dropping the slot does not matter.
@@ -126,7 +126,7 @@ impl SlotSnapshot {
         }
     }
 
-    async fn take_over(
+    async fn import(
         exporter: ReplicationSession,
         connection: Connection,
         slot_rows: Vec<Vec<Option<String>>>,
@@ -145,7 +145,7 @@ impl SlotSnapshot {
             name.replace('\'', "''")
         );
         let taken = connection.client.batch_execute(&begin).await;
-        taken.map_err(|error| connection.explain("could not take over the snapshot", error))?;
+        taken.map_err(|error| connection.explain("could not import the snapshot", error))?;
         let tables = list_published_tables(&connection, publication).await?;
         Ok(SlotSnapshot { exporter, connection, name, lsn, tables })
     }

@@ -465,7 +465,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changes_gather_while_they_come_densely() {
+    fn changes_are_gathered_after_several_quick_reads() {
         let (mut pacing, mut now) = (ReadPacing::new(), Instant::now());
         let mut reads = |pacing: &mut ReadPacing, count: u32, messages: usize, after: Duration| {
             for _ in 0..count {

@@ -319,7 +319,7 @@ mod tests {
     /// After a reconnect the server first sends the confirmed position, which is before the last
     /// received position. The stream's position must not go back.
     #[test]
-    fn a_new_session_does_not_go_back() {
+    fn the_position_does_not_go_back_in_a_new_session() {
         let silence = |end| ReceivedEvents { end: Some(Lsn(end)), ..ReceivedEvents::default() };
         let mut delivered = DeliveredEvents::default();
         delivered.take_new(piece(&[event(0, false), event(1, false), event(2, true)])).unwrap();

@@ -1,4 +1,5 @@
-//! PostgreSQL's logical replication as a source: built messages, and streams of real servers.
+//! PostgreSQL's logical replication as a source: messages that tests build, and real
+//! servers' streams.
 
 // Other tests use the rest of the module.
 #[allow(dead_code)]

@@ -9,8 +9,8 @@ use tokio_postgres::{Client, Row};
 
 use super::identity::{digest_texts, lock_key};
 use super::job::{JobId, ledger_error};
-use super::{schema, shadow, trust};
-use crate::{Error, ErrorKind, Result, TypedParameter, TypedQuery, quote_literal};
+use super::{lock, schema, shadow, trust};
+use crate::{Error, ErrorKind, Result, TypedParameter, TypedQuery, quote_ident, quote_literal};
 
 /// Creates the tables for jobs of engines with a driver.
 ///
@@ -51,6 +51,25 @@ pub struct NewFleetJob<'a> {
     pub table_oid: u32,
     /// The table's name in SQL.
     pub table: &'a str,
+    /// The job's options as JSON. A rerun of the driver must have the same.
+    pub options: &'a str,
+    /// Where attempts write.
+    pub destination: FleetDestination,
+}
+
+/// The table that attempts write to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FleetDestination {
+    /// A stage, which is created with the job.
+    Stage,
+    /// A table that the caller creates after the job has begun: a shadow, or a stage by
+    /// [`create_job_stage`].
+    CreatedLater,
+    /// The table itself.
+    Table {
+        /// Whether a rerun keeps the parts that are written already.
+        keeps_parts: bool,
+    },
 }
 
 /// A job that a driver has begun.
@@ -75,6 +94,13 @@ pub struct SealedPart {
     pub columns: Vec<String>,
     /// Its rows.
     pub rows: i64,
+}
+
+impl SealedPart {
+    /// Reads the columns `part`, `xid`, `columns`, `rows`.
+    fn of_row(row: &Row) -> SealedPart {
+        SealedPart { part: row.get(0), xid: row.get(1), columns: row.get(2), rows: row.get(3) }
+    }
 }
 
 /// The state of a job, whose row is locked until the transaction ends.
@@ -131,16 +157,16 @@ async fn begin_in_transaction(client: &Client, new: NewFleetJob<'_>) -> Result<B
     }
     let sql = "insert into pgspate.job \
                (key, fingerprint, command, table_oid, table_name, made_table, options) \
-               values ($1, $1, 'fleet', $2, $3, false, '{}') returning job";
-    let values: [&dyn TypedParameter; 3] = [&key, &new.table_oid, &new.table];
+               values ($1, $1, 'fleet', $2, $3, false, $4::text::jsonb) returning job";
+    let values: [&dyn TypedParameter; 4] = [&key, &new.table_oid, &new.table, &new.options];
     let job: i64 = client.fetch_one(sql, &values).await.map_err(refused)?.get(0);
     let sql = "insert into pgspate.fleet_job (job, name) values ($1, $2)";
     let name = new.name.map(str::to_owned);
     client.run_statement(sql, &[&job, &name]).await.map_err(refused)?;
-    let create = shadow::create_schema_sql(JobId(job), new.table, "fleet");
-    let failed = || crate::server_error("could not create the job's stage".to_owned());
-    client.batch_execute(&create).await.map_err(failed())?;
-    create_stage(client, job, 1, new).await?;
+    if new.destination == FleetDestination::Stage {
+        create_stage_schema(client, job, new.table).await?;
+        create_stage(client, job, 1, (new.table_oid, new.table)).await?;
+    }
     Ok(BegunFleetJob { job, fence: 1, is_complete: false })
 }
 
@@ -156,12 +182,13 @@ async fn begin_again(
         let message = format!("job \"{name}\" belongs to role \"{role}\"");
         return Err(Error::new(ErrorKind::Ledger, message).hint("Choose another name."));
     }
-    let sql = "select f.job, f.fence, j.finished is not null, j.table_oid, j.table_name \
+    let sql = "select f.job, f.fence, j.finished is not null, j.table_oid, j.table_name, \
+                      j.options = $2::text::jsonb, \
+                      (select count(*) from pgspate.part p where p.job = f.job) \
                from pgspate.job j join pgspate.fleet_job f on f.job = j.job where j.key = $1 \
                order by j.job desc limit 1 for update of f";
-    let Some(row) = client.fetch_opt(sql, &[&key]).await.map_err(ledger_error())? else {
-        return Ok(None);
-    };
+    let row = client.fetch_opt(sql, &[&key, &new.options]).await.map_err(ledger_error())?;
+    let Some(row) = row else { return Ok(None) };
     let (job, fence, is_complete): (i64, i64, bool) = (row.get(0), row.get(1), row.get(2));
     if row.get::<_, u32>(3) != new.table_oid {
         let message =
@@ -174,27 +201,87 @@ async fn begin_again(
     if is_complete {
         return Ok(Some(BegunFleetJob { job, fence, is_complete }));
     }
-    let sql = "with parts as (delete from pgspate.part where job = $1) \
+    if !row.get::<_, bool>(5) {
+        let message = format!("job \"{name}\" is job {job}, which was begun with other options");
+        return Err(Error::new(ErrorKind::Ledger, message).hint(format!(
+            "Begin it with the same options, or run `pgspate status --forget {job}` first."
+        )));
+    }
+    let written: i64 = row.get(6);
+    let keeps_parts = new.destination == FleetDestination::Table { keeps_parts: true };
+    if new.destination == (FleetDestination::Table { keeps_parts: false }) && written > 0 {
+        let parts = pgspate_base::numbers::counted(written.unsigned_abs(), "part");
+        let message = format!("an earlier run of job \"{name}\" has written {parts} to the table");
+        return Err(Error::new(ErrorKind::Ledger, message).hint(format!(
+            "If each part has the same rows in every run, begin the job with stable parts: these \
+             are not written again. If not, delete the rows and run `pgspate status --forget \
+             {job}`."
+        )));
+    }
+    let sql = "with parts as (delete from pgspate.part where job = $1 and not $2) \
                update pgspate.fleet_job set fence = fence + 1 where job = $1";
-    client.run_statement(sql, &[&job]).await.map_err(ledger_error())?;
-    create_stage(client, job, fence + 1, new).await?;
+    client.run_statement(sql, &[&job, &keeps_parts]).await.map_err(ledger_error())?;
+    if new.destination == FleetDestination::Stage {
+        create_stage(client, job, fence + 1, (new.table_oid, new.table)).await?;
+    }
     Ok(Some(BegunFleetJob { job, fence: fence + 1, is_complete }))
 }
 
-/// Creates the stage: an unlogged table with the target's columns, without constraints.
-async fn create_stage(client: &Client, job: i64, fence: i64, new: NewFleetJob<'_>) -> Result<()> {
-    let failed = || crate::server_error("could not create the job's stage".to_owned());
-    let sql = "select coalesce(string_agg(quote_ident(attname), ', ' order by attnum), '') \
-               from pg_attribute where attrelid = $1 and attnum > 0 and not attisdropped \
-               and attgenerated = ''";
-    let row = client.fetch_one(sql, &[&new.table_oid]).await.map_err(failed())?;
+/// Creates the stage of a job of [`FleetDestination::CreatedLater`]. The job has no schema yet.
+///
+/// # Errors
+/// [`ErrorKind::Server`] if the stage cannot be created, [`ErrorKind::Connect`] if the connection
+/// fails.
+pub async fn create_job_stage(
+    client: &Client,
+    begun: &BegunFleetJob,
+    table: (u32, &str),
+) -> Result<()> {
+    let begin = "begin isolation level read committed";
+    client.batch_execute(begin).await.map_err(ledger_error())?;
+    let created = async {
+        create_stage_schema(client, begun.job, table.1).await?;
+        create_stage(client, begun.job, begun.fence, table).await
+    };
+    let created = created.await;
+    let end = if created.is_ok() { "commit" } else { "rollback" };
+    let ended = client.batch_execute(end).await.map_err(ledger_error());
+    created.and(ended)
+}
+
+async fn create_stage_schema(client: &Client, job: i64, table: &str) -> Result<()> {
+    let failed = crate::server_error("could not create the job's stage".to_owned());
+    let create = shadow::create_schema_sql(JobId(job), table, "fleet");
+    client.batch_execute(&create).await.map_err(failed)
+}
+
+/// Creates the stage: an unlogged table with the target's columns, without constraints. `table` is
+/// the target's oid and its name in SQL.
+async fn create_stage(client: &Client, job: i64, fence: i64, table: (u32, &str)) -> Result<()> {
+    let (oid, table) = table;
+    let columns = stage_columns(client, oid).await?;
+    let columns: Vec<_> = columns.iter().map(|name| quote_ident(name)).collect();
     let create = format!(
         "create unlogged table {} as select {} from {} with no data",
         stage_name(job, fence),
-        row.get::<_, &str>(0),
-        new.table
+        columns.join(", "),
+        table
     );
+    let failed = || crate::server_error("could not create the job's stage".to_owned());
     client.batch_execute(&create).await.map_err(failed())
+}
+
+/// Returns the columns of a table's stage: those that are not generated.
+///
+/// # Errors
+/// [`ErrorKind::Server`] if the catalog cannot be read, [`ErrorKind::Connect`] if the connection
+/// fails.
+pub async fn stage_columns(client: &Client, table: u32) -> Result<Vec<String>> {
+    let failed = || crate::server_error("could not read the table's columns".to_owned());
+    let sql = "select attname from pg_attribute where attrelid = $1 and attnum > 0 \
+               and not attisdropped and attgenerated = '' order by attnum";
+    let rows = client.fetch_all(sql, &[&table]).await.map_err(failed())?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
 /// Ends sessions that still write into stages of earlier runs, and drops these stages. Errors are
@@ -209,8 +296,8 @@ async fn drop_old_stages(client: &Client, begun: &BegunFleetJob) {
     }
 }
 
-/// Ends sessions that hold locks on a stage. Errors are ignored.
-async fn end_writers(client: &Client, stage: &str) {
+/// Ends sessions that hold locks on a stage or shadow. Errors are ignored.
+pub async fn end_writers(client: &Client, stage: &str) {
     let sql = "select pg_terminate_backend(pid) from pg_locks \
                where relation = to_regclass($1) and pid <> pg_backend_pid() \
                  and database = (select oid from pg_database where datname = current_database())";
@@ -242,8 +329,35 @@ pub async fn seal_part(
     Ok(row.map(|row| row.get(0)))
 }
 
-/// Returns whether the attempt with this transaction is sealed. Waits while its transaction is in
-/// progress, after the answer to its commit was lost.
+/// Returns the sealed attempt of a part, in a job whose tasks write to the table. The attempts of a
+/// part wait here for each other until the end of their transactions. The user's search path may be
+/// set, so operators are qualified.
+///
+/// # Errors
+/// [`ErrorKind::Server`] if the ledger cannot be read, [`ErrorKind::Connect`] if the connection
+/// fails.
+pub async fn find_part(client: &Client, job: i64, part: i64) -> Result<Option<SealedPart>> {
+    let key = lock_key(&digest_texts(["fleet part", &job.to_string(), &part.to_string()]));
+    let lock = "select pg_catalog.pg_advisory_xact_lock($1)";
+    client.fetch_one(lock, &[&key]).await.map_err(ledger_error())?;
+    let sql = "select part, xid, columns, rows from pgspate.part \
+               where job operator(pg_catalog.=) $1 and part operator(pg_catalog.=) $2";
+    let row = client.fetch_opt(sql, &[&job, &part]).await.map_err(ledger_error())?;
+    Ok(row.as_ref().map(SealedPart::of_row))
+}
+
+/// Takes one of the slots that limit the connections of a job's tasks. The session holds the slot
+/// until it ends. Returns false if all slots are taken.
+///
+/// # Errors
+/// [`ErrorKind::Server`] if the lock cannot be tried, [`ErrorKind::Connect`] if the connection
+/// fails.
+pub async fn take_job_slot(client: &Client, job: i64, slots: u32) -> Result<bool> {
+    lock::take_slot(client, &digest_texts(["fleet job slot", &job.to_string()]), slots).await
+}
+
+/// Returns whether the attempt with this transaction is sealed. The caller has lost the answer to
+/// the commit, so the transaction may still be in progress: then waits for its end.
 ///
 /// # Errors
 /// [`ErrorKind::Server`] if the ledger cannot be read, [`ErrorKind::Connect`] if the connection
@@ -259,17 +373,20 @@ pub async fn is_part_sealed(client: &Client, begun: &BegunFleetJob, xid: i64) ->
 }
 
 /// Locks the job's row in the open transaction. Waits for attempts that are sealing, and holds
-/// later ones off. Returns `None` if the job does not exist.
+/// later ones off. Returns `None` if the job does not exist. The user's search path may be set, so
+/// operators are qualified.
 ///
 /// # Errors
 /// [`ErrorKind::Server`] if the ledger cannot be read, [`ErrorKind::Connect`] if the connection
 /// fails.
 pub async fn lock_fleet_job(client: &Client, job: i64) -> Result<Option<LockedFleetJob>> {
     let sql = "select f.fence, f.report, \
-                      (select format('%I.%I', n.nspname, c.relname) from pg_class c \
-                       join pg_namespace n on n.oid = c.relnamespace where c.oid = j.table_oid) \
-               from pgspate.fleet_job f join pgspate.job j on j.job = f.job \
-               where f.job = $1 for update of f";
+                      (select pg_catalog.format('%I.%I', n.nspname, c.relname) \
+                       from pg_catalog.pg_class c join pg_catalog.pg_namespace n \
+                       on n.oid operator(pg_catalog.=) c.relnamespace \
+                       where c.oid operator(pg_catalog.=) j.table_oid) \
+               from pgspate.fleet_job f join pgspate.job j on j.job operator(pg_catalog.=) f.job \
+               where f.job operator(pg_catalog.=) $1 for update of f";
     let row = client.fetch_opt(sql, &[&job]).await.map_err(ledger_error())?;
     let of_row =
         |row: Row| LockedFleetJob { fence: row.get(0), report: row.get(1), table: row.get(2) };
@@ -282,18 +399,14 @@ pub async fn lock_fleet_job(client: &Client, job: i64) -> Result<Option<LockedFl
 /// [`ErrorKind::Server`] if the ledger cannot be read, [`ErrorKind::Connect`] if the connection
 /// fails.
 pub async fn read_parts(client: &Client, job: i64) -> Result<Vec<SealedPart>> {
-    let sql = "select part, xid, columns, rows from pgspate.part where job = $1";
+    let sql = "select part, xid, columns, rows from pgspate.part \
+               where job operator(pg_catalog.=) $1";
     let rows = client.fetch_all(sql, &[&job]).await.map_err(ledger_error())?;
-    let parts = rows.iter().map(|row| SealedPart {
-        part: row.get(0),
-        xid: row.get(1),
-        columns: row.get(2),
-        rows: row.get(3),
-    });
-    Ok(parts.collect())
+    Ok(rows.iter().map(SealedPart::of_row).collect())
 }
 
-/// Marks the job as complete, in the transaction that moves its rows.
+/// Marks the job as complete, in the transaction that moves its rows. The user's search path may be
+/// set, so operators are qualified.
 ///
 /// # Errors
 /// [`ErrorKind::Server`] if the ledger cannot be written, [`ErrorKind::Connect`] if the connection
@@ -304,38 +417,43 @@ pub async fn complete_fleet_job(
     [rows_in, rows_written]: [i64; 2],
     report: &str,
 ) -> Result<()> {
-    let sql = "with done as (update pgspate.fleet_job set report = $4 where job = $1), \
-                    parts as (delete from pgspate.part where job = $1) \
-               update pgspate.job set finished = clock_timestamp(), rows_in = $2, \
-                   rows_written = $3 where job = $1";
+    let sql = "with done as (update pgspate.fleet_job set report = $4 \
+                             where job operator(pg_catalog.=) $1), \
+                    parts as (delete from pgspate.part where job operator(pg_catalog.=) $1) \
+               update pgspate.job set finished = pg_catalog.clock_timestamp(), rows_in = $2, \
+                   rows_written = $3 where job operator(pg_catalog.=) $1";
     let values: [&dyn TypedParameter; 4] = [&job, &rows_in, &rows_written, &report];
     client.run_statement(sql, &values).await.map(drop).map_err(ledger_error())
 }
 
-/// Raises the fence, so that no attempt can seal. Returns false if the job is complete, does not
-/// exist, or was begun again.
+/// Raises the fence, so that no attempt can seal. Ends the sessions that write into `stage`, the
+/// stage or shadow. Returns false if the job is complete, does not exist, or was begun again.
 ///
 /// # Errors
 /// [`ErrorKind::Server`] if the ledger cannot be written, [`ErrorKind::Connect`] if the connection
 /// fails.
-pub async fn fence_off(client: &Client, begun: &BegunFleetJob) -> Result<bool> {
+pub async fn fence_off(
+    client: &Client,
+    begun: &BegunFleetJob,
+    stage: Option<&str>,
+) -> Result<bool> {
     let sql = "update pgspate.fleet_job set fence = fence + 1 \
                where job = $1 and fence = $2 and report is null";
     let fenced = client.run_statement(sql, &[&begun.job, &begun.fence]).await;
     let is_fenced = fenced.map_err(ledger_error())? == 1;
-    if is_fenced {
-        end_writers(client, &stage_name(begun.job, begun.fence)).await;
+    if let (true, Some(stage)) = (is_fenced, stage) {
+        end_writers(client, stage).await;
     }
     Ok(is_fenced)
 }
 
-/// Drops the stage of a completed job.
+/// Drops the stage or the shadow of a completed job.
 ///
 /// # Errors
 /// [`ErrorKind::Server`] if the stage cannot be dropped: an attempt may still write into it.
-pub async fn drop_stage(client: &Client, begun: &BegunFleetJob) -> Result<()> {
-    end_writers(client, &stage_name(begun.job, begun.fence)).await;
-    shadow::drop_shadow(client, JobId(begun.job)).await.map(drop)
+pub async fn drop_stage(client: &Client, job: i64, stage: &str) -> Result<()> {
+    end_writers(client, stage).await;
+    shadow::drop_shadow(client, JobId(job)).await.map(drop)
 }
 
 /// Returns the unfinished jobs of the table, other than `job`, each in words.

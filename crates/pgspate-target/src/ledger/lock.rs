@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use tokio_postgres::Client;
 
-use crate::{Error, ErrorKind, Result, TypedQuery, server_error};
+use super::identity::lock_key;
+use crate::{Error, ErrorKind, Result, TypedParameter, TypedQuery, server_error};
 
 /// How long to wait until a session that holds the lock ends. The server may be slow to notice that
 /// the session's client no longer exists.
@@ -148,6 +149,21 @@ pub(super) async fn try_lock(client: &Client, key: i64) -> Result<bool> {
     let failed = server_error("could not take the lock".to_owned());
     let row = client.fetch_one("select pg_try_advisory_lock($1)", &[&key]).await;
     Ok(row.map_err(failed)?.get(0))
+}
+
+/// Takes one of a number of locks for this session, in random order. Returns false if other
+/// sessions hold all of them. `name` is a digest that tells these locks from others.
+///
+/// # Errors
+/// [`ErrorKind::Server`] if the server refuses the query, [`ErrorKind::Connect`] if the connection
+/// fails.
+pub(super) async fn take_slot(client: &Client, name: &str, slots: u32) -> Result<bool> {
+    let failed = server_error("could not take one of the connections".to_owned());
+    let sql = "select true from (select nth from generate_series(0, $2::bigint) as nth \
+                                 order by random() offset 0) as slot \
+               where pg_try_advisory_lock($1::bigint # nth) limit 1";
+    let values: [&dyn TypedParameter; 2] = [&lock_key(name), &(i64::from(slots) - 1)];
+    client.fetch_opt(sql, &values).await.map(|row| row.is_some()).map_err(failed)
 }
 
 /// Returns a condition: row `l` of pg_locks is the lock of this key, and is held.

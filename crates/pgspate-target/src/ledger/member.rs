@@ -190,13 +190,8 @@ impl FleetMember {
             member_scope::check_not_superseded(client, self, &[self.own_scope()]).await?;
         }
         if let Some(slots) = slots {
-            let sql = "select true from (select nth from generate_series(0, $2::bigint) as nth \
-                                         order by random() offset 0) as slot \
-                       where pg_try_advisory_lock($1::bigint # nth) limit 1";
-            let key = lock_key(&digest_texts(["fleet slot", &self.fleet]));
-            let last = i64::from(slots) - 1;
-            let slot = client.fetch_opt(sql, &[&key, &last]).await.map_err(ledger_error())?;
-            if slot.is_none() {
+            let name = digest_texts(["fleet slot", &self.fleet]);
+            if !lock::take_slot(client, &name, slots).await? {
                 return Ok(MemberEntry::NoSlot);
             }
         }

@@ -41,9 +41,10 @@ pub use dropped_keys::{
 };
 pub use emptied::record_emptied_sql;
 pub use fleet_job::{
-    BegunFleetJob, LockedFleetJob, NewFleetJob, SealedPart, abandoned_fleet_jobs, begin_fleet_job,
-    complete_fleet_job, drop_stage, fence_off, is_part_sealed, lock_fleet_job, read_parts,
-    seal_part, stage_name,
+    BegunFleetJob, FleetDestination, LockedFleetJob, NewFleetJob, SealedPart, abandoned_fleet_jobs,
+    begin_fleet_job, complete_fleet_job, create_job_stage, drop_stage, end_writers, fence_off,
+    find_part, is_part_sealed, lock_fleet_job, read_parts, seal_part, stage_columns, stage_name,
+    take_job_slot,
 };
 pub use fleet_status::{
     FailedMember, FleetReport, SlowestMember, forget_fleet, list_fleets, read_fleet,

@@ -53,7 +53,8 @@ create policy forget on pgspate.bound for delete using (IS_OURS)";
 pub(super) const UPGRADE: &str = "\
 alter table pgspate.bound add column if not exists role name not null default current_user";
 
-/// Returns a subquery for the number of a job whose rows still exist; NULL otherwise.
+/// Returns a subquery for the job's id. The subquery gives NULL if a crash has removed the job's
+/// rows.
 pub(super) fn job_sql(job: JobId) -> String {
     format!(
         "(select b.job from pgspate.bound b join pgspate.life l on l.life = b.life \

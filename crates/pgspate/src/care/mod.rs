@@ -22,7 +22,7 @@ mod shadow;
 
 pub use follow_up::MovedSequence;
 pub use restorer::restore;
-pub(crate) use shadow::copy_target_name;
+pub(crate) use shadow::{JobShadow, copy_target_name};
 
 use crate::copy::CopyProgress;
 use crate::job::{ControlSession, JobSession, RetryAfterConnectionLoss};

@@ -437,7 +437,7 @@ mod tests {
     use super::memory_kb;
 
     #[test]
-    fn memory_is_for_one_pass_and_bounded() {
+    fn index_memory_grows_with_the_rows_within_limits() {
         assert_eq!(memory_kb(0, 0), 32 << 10);
         assert_eq!(memory_kb(400 << 20, 2), 96 << 10);
         assert_eq!(memory_kb(100 << 30, 2) >> 10, 160);

@@ -36,12 +36,12 @@ const COMMIT_WITHOUT_FLUSH: &str = "set local synchronous_commit to off; commit"
 pub(super) async fn commit_lanes(job: &CopyJob, lanes: &[FinishedLane]) -> Result<()> {
     let has_work = |lane: &&FinishedLane| lane.tally.chunks > 0 || job.sql_before().is_some();
     let sessions: Vec<_> = lanes.iter().filter(has_work).flat_map(|lane| &lane.sessions).collect();
-    if let (Destination::Table { oid, .. }, None, false) =
-        (&job.destination, &job.ledger, sessions.is_empty())
+    if let (Destination::Table { oid, .. }, Some(control), None, false) =
+        (&job.destination, &job.control_connection, &job.ledger, sessions.is_empty())
     {
         // With a ledger, inserting each chunk's row checks for dropped keys. After this check, no
         // load can drop keys: the lanes hold locks on the table.
-        check_no_dropped_keys(&job.control_connection.client, *oid).await?;
+        check_no_dropped_keys(&control.client, *oid).await?;
     }
     for (index, session) in sessions.iter().enumerate() {
         let is_last = index + 1 == sessions.len();

@@ -69,7 +69,8 @@ fn place_in_statement(error: Error, job: &CopyJob, line: Option<u64>) -> Error {
     error.at(InputPlace { source, row: line, column, ..InputPlace::default() })
 }
 
-/// Returns the ordinal in the chunk of the row that is number `line` of the rows sent as binary.
+/// Converts a line number of the binary COPY to the row's ordinal in the chunk. This COPY lacks the
+/// rows that are sent as text.
 fn binary_row(encoder: &mut dyn ChunkEncoder, chunk: &Arc<Chunk>, line: u64) -> Option<u64> {
     let text_rows = rows_left_to_server(encoder, chunk)?;
     let mut row = line.checked_sub(1)?;
@@ -82,8 +83,8 @@ fn binary_row(encoder: &mut dyn ChunkEncoder, chunk: &Arc<Chunk>, line: u64) -> 
     Some(row)
 }
 
-/// Returns the ordinal in the chunk of the row that is number `line` of the rows left to the
-/// server.
+/// Converts a line number of the text COPY to the row's ordinal in the chunk. This COPY has only
+/// the rows that are left to the server.
 fn text_row(encoder: &mut dyn ChunkEncoder, chunk: &Arc<Chunk>, line: u64) -> Option<u64> {
     let index = usize::try_from(line.checked_sub(1)?).ok()?;
     rows_left_to_server(encoder, chunk)?.get(index).copied()

@@ -93,8 +93,8 @@ pub enum Destination {
         /// keeps every row.
         where_conditions: Vec<String>,
     },
-    /// A stage table in one session. The session is returned with its transaction still open.
-    OpenStage {
+    /// A stage or a table, in one session. The session is returned with its transaction still open.
+    OpenTransaction {
         /// SQL that the transaction begins with.
         before: String,
     },
@@ -134,8 +134,9 @@ pub struct CopyJob {
     pub session_opener: SessionOpener,
     /// The first lane's session, if that session was opened in advance.
     pub(crate) early_session: EarlySession,
-    /// A connection for queries during the copy, such as those of the monitor.
-    pub control_connection: Arc<Connection>,
+    /// A connection for queries during the copy, such as those of the monitor; `None` if the copy
+    /// has one session alone. Then the progress does not say what the server waits for.
+    pub control_connection: Option<Arc<Connection>>,
     /// Creates one encoder per lane.
     pub make_encoder: Box<dyn Fn() -> Box<dyn ChunkEncoder> + Send + Sync>,
     /// Settings and COPY statements of the lanes' sessions.
@@ -182,7 +183,7 @@ impl CopyJob {
                 surrounding.as_ref().map(|it| it.before.as_str())
             }
             Destination::Stage { .. } => None,
-            Destination::OpenStage { before } => Some(before),
+            Destination::OpenTransaction { before } => Some(before),
         }
     }
 
@@ -192,13 +193,13 @@ impl CopyJob {
             Destination::Table { surrounding, .. } => {
                 surrounding.as_ref().map(|it| it.after.as_str())
             }
-            Destination::Stage { .. } | Destination::OpenStage { .. } => None,
+            Destination::Stage { .. } | Destination::OpenTransaction { .. } => None,
         }
     }
 
     /// Returns whether the lane's transaction stays open after the copy.
     fn keeps_transaction_open(&self) -> bool {
-        matches!(self.destination, Destination::OpenStage { .. })
+        matches!(self.destination, Destination::OpenTransaction { .. })
     }
 
     fn ledger_id(&self) -> Option<JobId> {

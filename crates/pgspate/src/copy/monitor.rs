@@ -115,7 +115,7 @@ impl<'a> Monitor<'a> {
     /// Returns the most frequent wait event of the backends. The inner option is `None` if all
     /// backends wait for the client, the outer option if the server does not answer.
     async fn poll_backends(&self) -> Option<Option<String>> {
-        let client = &self.shared.job.control_connection.client;
+        let client = &self.shared.job.control_connection.as_ref()?.client;
         let pids = self.sessions.pids();
         let rows = client.fetch_all(BACKENDS, &[&pids]).await.ok()?;
         let mut events: Vec<String> = Vec::new();

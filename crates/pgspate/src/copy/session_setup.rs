@@ -106,6 +106,18 @@ impl ReadySession {
         let (text, binary) = statements?;
         Ok(ReadySession { connection, text, binary })
     }
+
+    /// Prepares an open connection.
+    ///
+    /// # Errors
+    /// If the server refuses a setting or a statement.
+    pub(crate) async fn of_connection(
+        connection: Connection,
+        setup: &CopySetup,
+    ) -> Result<ReadySession> {
+        let (text, binary) = setup.run(&connection.client).await?;
+        Ok(ReadySession { connection, text, binary })
+    }
 }
 
 impl CopySetup {

@@ -359,17 +359,18 @@ impl LaneStream {
     /// The commit would also check deferred constraints. But lanes may wait for each other during
     /// the check, and the monitor only watches the lanes before the commits.
     async fn complete_lane(&mut self) -> Result<(), CopyFault> {
-        let chunks = self.tally.chunks + u64::from(self.ending_copy.is_some());
-        let only_ends_copy = self.commit == Commit::EachChunk || self.keeps_transaction_open;
-        if only_ends_copy || (chunks == 0 && self.sql_after.is_none()) {
-            return self.end_pending().await;
-        }
+        // The one statement of all chunks is still open.
         if let Some(copy) = self.open_copy.take() {
             self.end_pending().await?;
             let written = copy.finish().await?;
             self.tally.rows_written += written;
             self.confirmed.set(&self.tally);
             distribute_written_rows(&mut self.chunk_records, written);
+        }
+        let chunks = self.tally.chunks + u64::from(self.ending_copy.is_some());
+        let only_ends_copy = self.commit == Commit::EachChunk || self.keeps_transaction_open;
+        if only_ends_copy || (chunks == 0 && self.sql_after.is_none()) {
+            return self.end_pending().await;
         }
         let ending = self.ending_copy.take();
         let last = ending.as_ref().and_then(|ending| ending.complete_chunk.as_ref());

@@ -3,18 +3,27 @@
 use std::sync::Arc;
 
 use tokio::runtime::Handle;
+use tokio_postgres::Client;
 
+use super::connection;
 use super::{FleetReceipt, FleetTicket};
-use crate::copy::{self, CopyEnd, Destination, LaneSession};
-use crate::plan::RowPlan;
-use crate::reading::{LoadWatch, ReadingOptions, StageCopy, Survey, hint_encoding};
+use crate::copy::{
+    self, COMMIT_DURABLY, CopyEnd, CopyJob, Destination, EarlySession, LaneSession, ReadySession,
+};
+use crate::format::EncodeMode;
+use crate::plan::{self, RowPlan};
+use crate::reading::{InputOrigin, LoadWatch, ReadingOptions, StageCopy, Survey, hint_encoding};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Dsn;
+use pgspate_target::ledger::{self, SealedPart};
 use pgspate_target::session::{ReconnectBackoff, WaitLimits};
-use pgspate_target::{TargetTable, ledger};
+use pgspate_target::{TargetTable, pin_transaction_sql, server_error, users_path_sql};
 
-/// Writes the rows of a part into the job's stage. Nothing is written unless a receipt is returned,
-/// or the receipt was lost: then the rows are left out. Blocks.
+/// Writes the rows of a part: into the job's stage, or into the table if each task commits. Blocks.
+///
+/// Nothing is written unless a receipt is returned, or the receipt was lost. Staged rows whose
+/// receipt was lost are left out of the table. If each task commits, another attempt of the part
+/// returns the lost receipt.
 ///
 /// # Errors
 /// [`ErrorKind::Ledger`] if the job was begun again, completed or aborted. The errors of
@@ -33,92 +42,183 @@ pub fn write_part(
         return Err(Error::new(ErrorKind::Ledger, message)
             .hint("Write nothing, and complete the job without receipts for its report."));
     }
-    let (session, dsn, columns) = stage_rows(ticket, options, limits, dsn, runtime, watch)?;
-    let LaneSession { connection, rows_written } = session;
-    let rows = rows_written.cast_signed();
-    let (begun, client) = (ticket.begun(), &connection.client);
-    let sealed = runtime.block_on(ledger::seal_part(client, &begun, part, &columns, rows))?;
-    let Some(xid) = sealed else { return Err(ticket.fenced_error()) };
-    let receipt = FleetReceipt { job: ticket.job, part, xid, rows };
-    let committed = runtime.block_on(client.batch_execute("commit"));
-    let Err(error) = committed.map_err(|error| connection.explain("could not commit", error))
-    else {
-        return Ok(receipt);
-    };
-    if !error.is_retryable() {
-        return Err(error);
+    let dsn = dsn.with_stall_timeout(limits.stall_timeout);
+    let attempt = Attempt { ticket, part, dsn: &dsn, limits, runtime, watch };
+    match attempt.write(options) {
+        // Another attempt may have committed rows with the same keys while this attempt waited.
+        Err(error) if ticket.commits_parts() && error.sqlstate().is_some() => {
+            attempt.other_receipt(error)
+        }
+        written => written,
     }
-    // The answer to the commit is lost. The ledger says whether the server has committed.
-    let mut backoff = ReconnectBackoff::new(limits.retry_for);
-    while backoff.wait(|| watch.copy.is_cancelled()) {
-        let found = runtime.block_on(async {
-            let connection = dsn.connect("pgspate fleet").await?;
-            ledger::is_part_sealed(&connection.client, &begun, xid).await
+}
+
+/// An attempt, and where and how long it may work.
+struct Attempt<'a> {
+    ticket: &'a FleetTicket,
+    part: i64,
+    dsn: &'a Dsn,
+    limits: WaitLimits,
+    runtime: &'a Handle,
+    watch: &'a Arc<LoadWatch>,
+}
+
+/// The result of sealing an attempt.
+enum Seal {
+    /// The attempt is sealed, as this transaction, and can be committed.
+    Sealed(i64),
+    /// Another attempt of the part has committed its rows.
+    Late(SealedPart),
+}
+
+impl Attempt<'_> {
+    fn write(&self, options: &ReadingOptions) -> Result<FleetReceipt> {
+        let Attempt { ticket, dsn, limits, runtime, watch, .. } = *self;
+        if let InputOrigin::Batches(batches) = &options.origin
+            && batches.is_stream()
+        {
+            // The program may need long for its rows. Meanwhile no connection is open.
+            batches.read_ahead(u64::from(ticket.options.buffer) << 20)?;
+        }
+        let connection = connection::connect(ticket, dsn, limits, runtime, watch)?;
+        if ticket.commits_parts()
+            && let Some(done) = runtime.block_on(self.find_part(&connection.client))?
+        {
+            return Ok(self.receipt(&done));
+        }
+        let table = &ticket.table;
+        let survey = Survey::take_in(connection, options, table, limits, dsn.clone(), runtime)?;
+        let (session, columns) = self.copy_rows(survey)?;
+        let LaneSession { connection, rows_written } = session;
+        let rows = rows_written.cast_signed();
+        let sealing = self.seal(&connection.client, &columns, rows);
+        let receipt = match runtime.block_on(sealing)? {
+            Seal::Sealed(xid) => FleetReceipt { job: ticket.job, part: self.part, xid, rows },
+            Seal::Late(done) => return Ok(self.receipt(&done)),
+        };
+        let commit = if ticket.commits_parts() { COMMIT_DURABLY } else { "commit" };
+        let committed = runtime.block_on(connection.client.batch_execute(commit));
+        match committed.map_err(|error| connection.explain("could not commit", error)) {
+            Ok(()) => Ok(receipt),
+            Err(error) if error.is_retryable() => self.look_up(receipt, error),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Copies the rows. Returns the session, whose transaction is open, and the names of the
+    /// written columns.
+    fn copy_rows(&self, survey: Survey) -> Result<(LaneSession, Vec<String>)> {
+        let Attempt { ticket, dsn, limits, runtime, watch, .. } = *self;
+        let Survey { control_session, reading, session, table, rows: request, .. } = survey;
+        let Some(table) = table.filter(|it| it.oid == ticket.table_oid) else {
+            return Err(ticket.dropped_error());
+        };
+        let mut plan = RowPlan::make(&table, &session, &reading.facts(), &request)?;
+        let is_visible = ticket.commits_parts();
+        let one_statement = is_visible && plan::one_statement_reason(&table, false).is_some();
+        if one_statement {
+            plan.mode = EncodeMode::Text;
+        }
+        watch.start_over(reading.stored_bytes());
+        let version = session.server_version;
+        let make_encoder = reading.encoder(&plan, &table, version, request.ignore_unknown)?;
+        let stage = &ticket.destination;
+        let copy = StageCopy { dsn, limits, reading: &reading, plan: &plan, table: &table, stage };
+        let destination = Destination::OpenTransaction { before: "select".to_owned() };
+        let job = CopyJob {
+            one_statement,
+            may_skip_rows: is_visible && plan::may_skip_rows(&table),
+            ..copy.job(make_encoder, destination)
+        };
+        // The connection that has read the table writes the rows, too.
+        let Some(connection) = Arc::into_inner(control_session.connection) else {
+            return Err(Error::new(ErrorKind::Bug, "the connection of the attempt is in use"));
+        };
+        let ready = runtime.block_on(ReadySession::of_connection(connection, &job.setup))?;
+        let job = CopyJob { early_session: EarlySession::from_open(ready, runtime), ..job };
+        let cutter = reading.cutter(&plan, watch);
+        let explain = |error| self.explain_failure(&table, &plan, error);
+        match copy::run(&job, cutter, &watch.copy, runtime).map_err(explain)? {
+            CopyEnd::Done(_, mut sessions) => match (sessions.pop(), sessions.is_empty()) {
+                (Some(session), true) => {
+                    let columns = plan.columns.iter().map(|it| it.name.clone()).collect();
+                    Ok((session, columns))
+                }
+                _ => Err(Error::new(ErrorKind::Bug, "the session with the rows was closed")),
+            },
+            CopyEnd::LanesConflict => {
+                Err(Error::new(ErrorKind::Bug, "a single session waits for itself"))
+            }
+            CopyEnd::Interrupted(error) | CopyEnd::NotRoutable(error) => Err(explain(error)),
+        }
+    }
+
+    /// Seals the attempt in its open transaction.
+    async fn seal(&self, client: &Client, columns: &[String], rows: i64) -> Result<Seal> {
+        let ticket = self.ticket;
+        if ticket.commits_parts() {
+            if let Some(done) = self.find_part(client).await? {
+                return Ok(Seal::Late(done));
+            }
+            // The rows of this transaction lock the table, so no load can drop keys from here on.
+            let failed = || server_error("could not look for dropped keys".to_owned());
+            client.batch_execute(&pin_transaction_sql()).await.map_err(failed())?;
+            ledger::check_no_dropped_keys(client, ticket.table_oid).await?;
+            // Deferred triggers run under the user's search path.
+            client.batch_execute(&users_path_sql(true)).await.map_err(failed())?;
+        }
+        let sealed = ledger::seal_part(client, &ticket.begun(), self.part, columns, rows).await?;
+        sealed.map(Seal::Sealed).ok_or_else(|| ticket.fenced_error())
+    }
+
+    /// Returns the attempt of the part that has committed its rows, if one has.
+    async fn find_part(&self, client: &Client) -> Result<Option<SealedPart>> {
+        ledger::find_part(client, self.ticket.job, self.part).await
+    }
+
+    fn receipt(&self, part: &SealedPart) -> FleetReceipt {
+        FleetReceipt { job: self.ticket.job, part: part.part, xid: part.xid, rows: part.rows }
+    }
+
+    /// Asks the ledger whether the attempt is sealed, after the answer to its commit was lost.
+    fn look_up(&self, receipt: FleetReceipt, lost: Error) -> Result<FleetReceipt> {
+        let begun = self.ticket.begun();
+        let mut backoff = ReconnectBackoff::new(self.limits.retry_for);
+        while backoff.wait(|| self.watch.copy.is_cancelled()) {
+            let found = self.runtime.block_on(async {
+                let connection = self.dsn.connect("pgspate fleet").await?;
+                ledger::is_part_sealed(&connection.client, &begun, receipt.xid).await
+            });
+            match found {
+                Ok(true) => return Ok(receipt),
+                Ok(false) => return Err(lost),
+                Err(later) if later.is_retryable() => {}
+                Err(later) => return Err(later),
+            }
+        }
+        Err(lost)
+    }
+
+    /// Returns the receipt of another attempt of the part that has committed its rows while this
+    /// attempt failed with `error`.
+    ///
+    /// # Errors
+    /// `error`, if there is no such attempt.
+    fn other_receipt(&self, error: Error) -> Result<FleetReceipt> {
+        let found = self.runtime.block_on(async {
+            let connection = self.dsn.connect("pgspate fleet").await?;
+            self.find_part(&connection.client).await
         });
         match found {
-            Ok(true) => return Ok(receipt),
-            Ok(false) => return Err(error),
-            Err(later) if later.is_retryable() => {}
-            Err(later) => return Err(later),
+            Ok(Some(done)) => Ok(self.receipt(&done)),
+            Ok(None) | Err(_) => Err(error),
         }
     }
-    Err(error)
-}
 
-/// Copies the rows into the stage. Returns the session, whose transaction is open, and the names of
-/// the written columns.
-fn stage_rows(
-    ticket: &FleetTicket,
-    options: &ReadingOptions,
-    limits: WaitLimits,
-    dsn: Dsn,
-    runtime: &Handle,
-    watch: &Arc<LoadWatch>,
-) -> Result<(LaneSession, Dsn, Vec<String>)> {
-    let survey = Survey::take(options, Some(&ticket.table), limits, dsn, None, runtime)?;
-    let Survey { control_session, reading, session, table, rows: request, .. } = survey;
-    let Some(table) = table.filter(|it| it.oid == ticket.table_oid) else {
-        let message = format!("{} was dropped after {} began", ticket.table, ticket.title());
-        return Err(Error::new(ErrorKind::Ledger, message).hint("Begin the job again."));
-    };
-    let plan = RowPlan::make(&table, &session, &reading.facts(), &request)?;
-    let stage = ledger::stage_name(ticket.job, ticket.fence);
-    watch.start_over(reading.stored_bytes());
-    let version = session.server_version;
-    let make_encoder = reading.encoder(&plan, &table, version, request.ignore_unknown)?;
-    let copy = StageCopy {
-        control_session: &control_session,
-        reading: &reading,
-        plan: &plan,
-        table: &table,
-        stage: &stage,
-    };
-    let job = copy.job(make_encoder, Destination::OpenStage { before: "select".to_owned() });
-    let cutter = reading.cutter(&plan, watch);
-    let ended = copy::run(&job, cutter, &watch.copy, runtime);
-    let explain = |error| explain_failure(ticket, &table, &plan, error);
-    match ended.map_err(explain)? {
-        CopyEnd::Done(_, mut sessions) => match (sessions.pop(), sessions.is_empty()) {
-            (Some(session), true) => {
-                let columns = plan.columns.iter().map(|it| it.name.clone()).collect();
-                Ok((session, control_session.dsn.clone(), columns))
-            }
-            _ => Err(Error::new(ErrorKind::Bug, "the session with the staged rows was closed")),
-        },
-        CopyEnd::LanesConflict => {
-            Err(Error::new(ErrorKind::Bug, "a single session waits for itself"))
-        }
-        CopyEnd::Interrupted(error) | CopyEnd::NotRoutable(error) => Err(explain(error)),
+    fn explain_failure(&self, table: &TargetTable, plan: &RowPlan, error: Error) -> Error {
+        let kind = error.kind();
+        let title = self.ticket.title();
+        let message = format!("could not write a part of {title} for {}", table.sql_name);
+        Error::new(kind, message).because(hint_encoding(error, plan))
     }
-}
-
-fn explain_failure(
-    ticket: &FleetTicket,
-    table: &TargetTable,
-    plan: &RowPlan,
-    error: Error,
-) -> Error {
-    let kind = error.kind();
-    let message = format!("could not write a part of {} for {}", ticket.title(), table.sql_name);
-    Error::new(kind, message).because(hint_encoding(error, plan))
 }

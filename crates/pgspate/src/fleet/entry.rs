@@ -66,7 +66,7 @@ impl FleetEntry {
                     runtime.block_on(connection.close());
                     let since = *looking_since.get_or_insert_with(Instant::now);
                     backoff.reset();
-                    std::thread::sleep(self.pause(since.elapsed()));
+                    std::thread::sleep(slot_pause(since.elapsed()));
                 }
                 Ok((connection, MemberEntry::Occupied)) => {
                     let worker = runtime.block_on(self.member.worker(&connection.client));
@@ -105,16 +105,6 @@ impl FleetEntry {
         }
     }
 
-    /// Returns the pause before the next look for a slot, after the time `waited`. The pause is
-    /// random, so that members do not connect at the same moment.
-    fn pause(&self, waited: Duration) -> Duration {
-        let [shortest, longest] = PAUSES;
-        let pause = (waited / PAUSE_PART).clamp(shortest, longest);
-        let random =
-            std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), self.member.member);
-        pause.mul_f64(0.5 + (random % 1024) as f64 / 1024.0)
-    }
-
     fn occupied_error(&self, worker: Option<String>) -> Error {
         let worker = worker.unwrap_or_else(|| "another session".to_owned());
         let message = format!("{} is running in {worker}", self.member.name());
@@ -123,4 +113,13 @@ impl FleetEntry {
              again.",
         )
     }
+}
+
+/// Returns the pause before the next look for a slot, after the time `waited`. The pause is random,
+/// so that processes do not connect at the same moment.
+pub(crate) fn slot_pause(waited: Duration) -> Duration {
+    let [shortest, longest] = PAUSES;
+    let pause = (waited / PAUSE_PART).clamp(shortest, longest);
+    let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), waited);
+    pause.mul_f64(0.5 + (random % 1024) as f64 / 1024.0)
 }

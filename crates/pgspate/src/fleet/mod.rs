@@ -9,7 +9,7 @@ mod entry;
 
 use crate::{Error, ErrorKind, Result};
 use array_index::read_array_place;
-pub(crate) use entry::FleetEntry;
+pub(crate) use entry::{FleetEntry, slot_pause};
 use pgspate_target::ledger::{FleetMember, OpenMember};
 
 use serde::Serialize;

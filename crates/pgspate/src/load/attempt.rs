@@ -82,7 +82,7 @@ impl Load {
             early_session: std::mem::take(&mut self.early_session),
             session_opener: self.session_opener(),
             setup: self.copy_setup(),
-            control_connection: Arc::clone(&self.job.control_session.connection),
+            control_connection: Some(Arc::clone(&self.job.control_session.connection)),
             make_encoder: reading.encoder(&rows, &self.table, version, ignores)?,
             mode: rows.mode,
             one_statement: self.plan.one_statement,

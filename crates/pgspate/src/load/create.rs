@@ -150,7 +150,8 @@ pub(crate) async fn create_and_roll_back(
     );
     created.map_err(server_error(format!("could not create table {name}")))?;
     let table = table?;
-    rolled_back.map_err(server_error(format!("could not roll back table {name}")))?;
+    rolled_back
+        .map_err(server_error(format!("could not roll back the creation of table {name}")))?;
     let table = table.ok_or_else(|| {
         Error::new(ErrorKind::Bug, "the table that was just created does not exist")
     })?;
@@ -257,15 +258,15 @@ fn wider_type<'a>(
     if new.typed_columns.contains(&column.name) {
         return None;
     }
-    let current = current_type(&column.ty.name)?;
+    let current = created_column_type(&column.ty.name)?;
     let value = refused_value(error).unwrap_or_default();
     let wider = infer::widen(current, value.as_bytes());
     let wider = if wider == current { ColumnType::Text } else { wider };
     (current != ColumnType::Text).then_some((column, wider))
 }
 
-/// Returns the type with this name, if `--create` uses the type.
-fn current_type(name: &str) -> Option<ColumnType> {
+/// Returns the type with this name, if `--create` gives it to columns.
+fn created_column_type(name: &str) -> Option<ColumnType> {
     let alias = match name {
         "time without time zone" => "time",
         "timestamp without time zone" => "timestamp",

@@ -108,7 +108,8 @@ fn describe_finished(FinishedJobs { jobs, rows_written }: &FinishedJobs) -> Stri
         [only] => format!("job {} has loaded this", only.job),
         jobs => format!("{} have loaded this", counted(jobs.len() as u64, "job")),
     };
-    format!("{who}, {rows_written} rows{rejected}, at {finished}; `--restart` loads it again")
+    let rows = counted(*rows_written, "row");
+    format!("{who}, {rows}{rejected}, at {finished}; `--restart` loads it again")
 }
 
 impl Load {

@@ -66,7 +66,7 @@ pub(super) fn prepare(options: &mut LoadOptions) -> Result<(Option<FleetEntry>, 
 }
 
 impl Load {
-    /// Returns the member of a fleet that the load is, if any.
+    /// Returns which member of a fleet the load is, if any.
     pub(super) fn fleet(&self) -> Option<&FleetEntry> {
         self.job.control_session.fleet.as_ref()
     }

@@ -66,7 +66,7 @@ pub struct LoadOptions {
     pub rejects_max: Option<RejectsMax>,
     /// Timeouts.
     pub limits: WaitLimits,
-    /// The member of a fleet that the load is.
+    /// Which member of a fleet the load is, if any.
     pub fleet: MemberOptions,
 }
 

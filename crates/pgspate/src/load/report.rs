@@ -13,10 +13,9 @@ use crate::plan::{AtomicPlan, IndexChoice, OmittedColumn, describe_route};
 pub struct PlanReport {
     /// The table's name in SQL.
     pub table: String,
-    /// Where an extension stores the table's rows and what follows, in words.
+    /// Where an extension stores the table's rows, and what that means for the load, in words.
     pub storage: Option<&'static str>,
-    /// The way of rows into the shards of a table of Citus, in words.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The way of rows into the shards of a table of Citus, in words; `None` for another table.
     pub routing: Option<String>,
     /// The statement that creates the table; `None` if the table exists.
     pub create: Option<String>,
@@ -205,7 +204,7 @@ pub struct LoadReport {
     pub added_columns: Vec<AddedColumn>,
     /// Warnings, such as what slowed the load down.
     pub warnings: Vec<String>,
-    /// The member of a fleet that the load was.
+    /// Which member of a fleet the load was, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fleet: Option<MemberReport>,
     /// Which job had already loaded everything, and when, in words.
@@ -273,7 +272,7 @@ impl LoadReport {
         }
     }
 
-    /// Adds the member of a fleet that the load was.
+    /// Adds which member of a fleet the load was, if any.
     pub(super) fn of_member(self, fleet: Option<MemberReport>) -> LoadReport {
         LoadReport { fleet, ..self }
     }

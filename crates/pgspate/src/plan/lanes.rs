@@ -14,23 +14,8 @@ pub(super) fn choose_lanes(
     input: &InputFacts,
     request: &PlanRequest,
 ) -> (Lanes, String, bool) {
-    if let Some(name) = table.self_references.first() {
-        let reason =
-            format!("one COPY statement: rows may refer to each other by foreign key \"{name}\"");
-        return (Lanes::Fixed(1), reason, true);
-    }
-    if let Some(trigger) = table.triggers.iter().find(|trigger| !trigger.for_each_row) {
-        let reason =
-            format!("one COPY statement: trigger \"{}\" runs once per statement", trigger.name);
-        return (Lanes::Fixed(1), reason, true);
-    }
-    let several_asked = request.options.lanes.filter(|lanes| *lanes > 1);
-    if let (Some(trigger), None) = (table.triggers.first(), several_asked) {
-        let reason = format!(
-            "one COPY statement: trigger \"{}\" may depend on earlier rows; if not, use `--lanes \
-             N`",
-            trigger.name
-        );
+    let several_asked = request.options.lanes.is_some_and(|lanes| lanes > 1);
+    if let Some(reason) = one_statement_reason(table, several_asked) {
         return (Lanes::Fixed(1), reason, true);
     }
     if table.kind == 'f' {
@@ -62,4 +47,23 @@ pub(super) fn choose_lanes(
     }
     let reason = "two at first, and one more as long as that makes the load faster";
     (Lanes::Auto(2, LANES_MAX), reason.to_owned(), false)
+}
+
+/// Returns why the table needs all rows in a single COPY statement, if it does. `several_asked`
+/// says that the user asks for several lanes.
+pub(crate) fn one_statement_reason(table: &TargetTable, several_asked: bool) -> Option<String> {
+    if let Some(name) = table.self_references.first() {
+        return Some(format!(
+            "one COPY statement: rows may refer to each other by foreign key \"{name}\""
+        ));
+    }
+    if let Some(trigger) = table.triggers.iter().find(|trigger| !trigger.for_each_row) {
+        let name = &trigger.name;
+        return Some(format!("one COPY statement: trigger \"{name}\" runs once per statement"));
+    }
+    let trigger = table.triggers.first().filter(|_| !several_asked)?;
+    Some(format!(
+        "one COPY statement: trigger \"{}\" may depend on earlier rows; if not, use `--lanes N`",
+        trigger.name
+    ))
 }

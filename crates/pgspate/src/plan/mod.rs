@@ -22,6 +22,7 @@ pub use atomic::{AtomicMethod, AtomicPlan, ReplaceMode};
 pub use columns::{ColumnRoute, OmittedColumn, PlannedColumn, match_fields};
 pub(crate) use constants::{check_encoding, constant_names};
 pub(crate) use explain::describe_route;
+pub(crate) use lanes::one_statement_reason;
 pub use maintenance::{AutoChoice, IndexChoice, MaintenancePlan};
 pub use routing::Routing;
 pub use rows::{RowPlan, RowRequest};
@@ -43,12 +44,13 @@ pub struct InputFacts {
     pub names: Option<Vec<String>>,
     /// The Arrow types of the fields, if the input has a schema.
     pub types: Option<Vec<Field>>,
-    /// Whether the input can be read only once, like a pipe.
+    /// Whether the input can be read only once, even within this run: a pipe, or rows that are
+    /// generated while they are read.
     pub is_stream: bool,
     /// Whether each input has the name of a file or an object.
     pub has_file_names: bool,
-    /// Whether only this run can read the input, such as a pipe or the caller's memory. A ledger
-    /// does not help then, because no later run can continue the load.
+    /// Whether no later run can read the input, because it is a pipe or in the caller's memory. A
+    /// ledger does not help then, because no later run can continue the load.
     pub is_for_this_run_only: bool,
     /// Whether the input is delimited text. Only such text may have another encoding than UTF-8.
     pub is_delimited: bool,
@@ -106,7 +108,7 @@ pub struct PlanRequest {
 pub struct LoadPlan {
     /// The table's name, quoted for SQL.
     pub table: String,
-    /// Where an extension stores the table's rows and what follows, in words.
+    /// Where an extension stores the table's rows, and what that means for the load, in words.
     pub storage: Option<&'static str>,
     /// The way of rows into the shards of a table of Citus; `None` for another table.
     pub routing: Option<Routing>,
@@ -175,7 +177,7 @@ impl LoadPlan {
             atomic_plan: None,
             ledger,
             maintenance: MaintenancePlan::default(),
-            may_skip_rows: table.triggers.iter().any(|it| it.for_each_row && it.is_before),
+            may_skip_rows: may_skip_rows(table),
         };
         if let Some(atomic_plan) = atomic_plan {
             plan.apply_atomic_plan(request, atomic_plan)?;
@@ -217,6 +219,11 @@ impl LoadPlan {
             _ => sql,
         }
     }
+}
+
+/// Returns whether a trigger of the table may skip rows.
+pub(crate) fn may_skip_rows(table: &TargetTable) -> bool {
+    table.triggers.iter().any(|it| it.for_each_row && it.is_before)
 }
 
 /// Returns the warning about a foreign key that is kept.

@@ -18,10 +18,10 @@ impl LoadPlan {
                     true => String::new(),
                     false => format!(", nor {}", tables.join(" and ")),
                 };
-                format!("can neither read nor write it{and} until the load is done")
+                format!("can neither read nor write the table{and} until the load is done")
             }
             Some(it) if it.method == AtomicMethod::Swap && it.replaces => {
-                "read the old rows until the exchange, which replaces what they write meanwhile"
+                "read the old rows until the exchange; rows that they write until then are lost"
                     .to_owned()
             }
             Some(it) if it.method == AtomicMethod::Swap => {
@@ -29,7 +29,8 @@ impl LoadPlan {
                     .to_owned()
             }
             _ if self.builds_indexes() => {
-                "read without the dropped indexes, and write except while indexes are built"
+                "can read, but without the dropped indexes; can write, except while indexes are \
+                 built"
                     .to_owned()
             }
             _ => "read and write as always".to_owned(),

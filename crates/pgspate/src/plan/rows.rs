@@ -17,7 +17,7 @@ const CHUNK_BYTES: usize = 4 << 20;
 pub struct RowRequest {
     /// The table's column for each input field, in the order of the fields (`--columns`).
     pub columns: Option<Vec<String>>,
-    /// Whether the fields' names are converted to snake case, if `columns` does not name them.
+    /// Whether the fields' names are converted to snake case. Ignored if `columns` is given.
     pub snake_case: bool,
     /// Whether to skip fields and JSON keys that name no column of the table.
     pub ignore_unknown: bool,
@@ -31,7 +31,7 @@ pub struct RowRequest {
     pub force_not_null: Vec<String>,
     /// Columns that the input lacks, with the value for all rows: a text, or `None` for NULL.
     pub constants: Vec<(String, Option<String>)>,
-    /// How dates and timestamps of text are written, if not in ISO format.
+    /// The formats of dates and timestamps that the input has as text, if not ISO.
     pub date_formats: DateFormats,
     /// The column for the name of each row's file.
     pub file_name_column: Option<String>,

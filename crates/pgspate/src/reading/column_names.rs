@@ -21,8 +21,8 @@ impl ColumnNames {
         ColumnNames(names.collect())
     }
 
-    /// Returns `batches` with errors that name the table's columns, as the server's errors do. A
-    /// batch column may have no name.
+    /// Returns `batches` with errors that name the table's columns, as the server's errors do.
+    /// Errors of `batches` name the batch's columns, whose names may be empty.
     pub(crate) fn rename_in_errors(&self, batches: BatchIter) -> BatchIter {
         let names = self.clone();
         Box::new(batches.map(move |batch| {

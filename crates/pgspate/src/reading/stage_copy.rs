@@ -1,41 +1,41 @@
-//! The copy of an input's rows to a stage. Another statement writes the staged rows to the table
-//! later, so the copy keeps no ledger.
-
-use std::sync::Arc;
+//! The copy of an input's rows in one session, mostly to a stage. The copy keeps no ledger: another
+//! statement writes the staged rows to the table later, or the caller records what was written.
 
 use super::{MakeEncoder, SniffedInputs};
 use crate::copy::{Commit, CopyJob, CopySetup, Destination, EarlySession, Lanes, SessionOpener};
 use crate::format::EncodeMode;
-use crate::job::ControlSession;
 use crate::plan::RowPlan;
+use pgspate_target::connect::Dsn;
+use pgspate_target::session::WaitLimits;
 use pgspate_target::{TableStorage, TargetTable};
 
 /// What is copied to a stage, and for which table.
 pub(crate) struct StageCopy<'a> {
-    pub(crate) control_session: &'a ControlSession,
+    pub(crate) dsn: &'a Dsn,
+    pub(crate) limits: WaitLimits,
     pub(crate) reading: &'a SniffedInputs,
     pub(crate) plan: &'a RowPlan,
     /// The table that the rows are staged for.
     pub(crate) table: &'a TargetTable,
-    /// The stage's name in SQL.
+    /// The name in SQL of the stage, or of the table itself.
     pub(crate) stage: &'a str,
 }
 
 impl StageCopy<'_> {
     /// Returns the job that copies all rows in one session.
     pub(crate) fn job(self, make_encoder: MakeEncoder, destination: Destination) -> CopyJob {
-        let StageCopy { control_session, reading, plan, table, stage } = self;
+        let StageCopy { dsn, limits, reading, plan, table, stage } = self;
         let (checked, checked_plan) = (reading.clone(), plan.clone());
         let session_name = format!("pgspate load {}", table.name);
         CopyJob {
-            session_opener: SessionOpener::new(&control_session.dsn, session_name),
+            session_opener: SessionOpener::new(dsn, session_name),
             early_session: EarlySession::default(),
-            control_connection: Arc::clone(&control_session.connection),
+            control_connection: None,
             make_encoder,
             setup: CopySetup {
                 text_sql: plan.copy_sql(EncodeMode::Text, stage),
                 binary_sql: plan.copy_sql(EncodeMode::Binary, stage),
-                limits: control_session.limits,
+                limits,
                 lock_key: None,
                 commits_across_nodes: table.commits_across_nodes,
             },

@@ -61,19 +61,10 @@ impl Survey {
         runtime: &Handle,
     ) -> Result<Survey> {
         let dsn = dsn.with_stall_timeout(limits.stall_timeout);
-        let (inputs, skipped) = match &options.origin {
-            InputOrigin::Batches(own) => {
-                (vec![Input::memory(own.name(), own.bytes(), own.is_stream())], Vec::new())
-            }
-            InputOrigin::Stream(stream) => (vec![stream.clone()], Vec::new()),
-            InputOrigin::Sources(all) => {
-                let inputs = source::resolve(all, &options.source, runtime.clone())?;
-                source::without_texts_beside_data(all, inputs)
-            }
-        };
+        let (inputs, skipped) = resolve_inputs(options, runtime)?;
         let name = table_name(table, &inputs);
         let query = SurveyQuery { table: &name, lock_timeout: FIRST_LOCK_TIMEOUT };
-        let (connection, mut answer) = match &mut fleet {
+        let (connection, answer) = match &mut fleet {
             None => runtime.block_on(dsn.connect_and_query("pgspate load", &query))?,
             Some(fleet) => {
                 if !matches!(options.origin, InputOrigin::Batches(_)) {
@@ -84,15 +75,48 @@ impl Survey {
                 (connection, answer)
             }
         };
+        let (runtime, connection) = (runtime.clone(), connection.into());
+        let session =
+            ControlSession { dsn, runtime, connection, limits, connection_was_lost: false, fleet };
+        Survey::of_answer(options, name, (inputs, skipped), session, answer)
+    }
+
+    /// Takes the survey in an open connection. The table must be named. Blocks the calling thread.
+    ///
+    /// # Errors
+    /// The errors of [`Survey::take`].
+    pub(crate) fn take_in(
+        connection: Connection,
+        options: &ReadingOptions,
+        table: &str,
+        limits: WaitLimits,
+        dsn: Dsn,
+        runtime: &Handle,
+    ) -> Result<Survey> {
+        let inputs = resolve_inputs(options, runtime)?;
+        let query = SurveyQuery { table, lock_timeout: FIRST_LOCK_TIMEOUT };
+        let answer = runtime.block_on(query.run(&connection.client));
+        let (runtime, connection) = (runtime.clone(), connection.into());
+        let (connection_was_lost, fleet) = (false, None);
+        let session =
+            ControlSession { dsn, runtime, connection, limits, connection_was_lost, fleet };
+        Survey::of_answer(options, table.to_owned(), inputs, session, answer)
+    }
+
+    fn of_answer(
+        options: &ReadingOptions,
+        name: String,
+        (inputs, skipped): (Vec<Input>, Vec<String>),
+        control_session: ControlSession,
+        mut answer: SurveyAnswer,
+    ) -> Result<Survey> {
+        let ControlSession { runtime, connection, limits, .. } = &control_session;
         if answer.table.as_ref().is_err_and(is_lock_error) {
-            answer = runtime.block_on(query_again(&connection.client, &name, &limits));
+            answer = runtime.block_on(query_again(&connection.client, &name, limits));
         }
         let SurveyAnswer { session, table, free_connections, has_ledger } = answer;
         let (session, table) = (session?, table.map_err(invalid_name_error)?);
         table.as_ref().map_or(Ok(()), TargetTable::check_is_user_schema)?;
-        let (runtime, connection) = (runtime.clone(), connection.into());
-        let control_session =
-            ControlSession { dsn, runtime, connection, limits, connection_was_lost: false, fleet };
         let (mut reading, rows) = sniff_inputs(inputs, table.as_ref(), options, &control_session)?;
         reading.note_skipped(skipped_note(&skipped));
         Ok(Survey {
@@ -105,6 +129,20 @@ impl Survey {
             free_connections,
             has_ledger,
         })
+    }
+}
+
+/// Returns the inputs, and the names of files that are skipped.
+fn resolve_inputs(options: &ReadingOptions, runtime: &Handle) -> Result<(Vec<Input>, Vec<String>)> {
+    match &options.origin {
+        InputOrigin::Batches(own) => {
+            Ok((vec![Input::memory(own.name(), own.bytes(), own.is_stream())], Vec::new()))
+        }
+        InputOrigin::Stream(stream) => Ok((vec![stream.clone()], Vec::new())),
+        InputOrigin::Sources(all) => {
+            let inputs = source::resolve(all, &options.source, runtime.clone())?;
+            Ok(source::without_texts_beside_data(all, inputs))
+        }
     }
 }
 

@@ -107,8 +107,11 @@ impl PreparedSync {
             && matches!(self.options.scope, Scope::By(_) | Scope::NoDelete | Scope::InsertOnly)
     }
 
-    /// Claims the scopes of the staged rows for the member.
+    /// Claims the scopes of the staged rows for the member, or locks the engine's job.
     pub(super) async fn claim_scopes(&self, client: &Client) -> Result<()> {
+        if let Some(job) = &self.fleet_job {
+            job.lock(client).await?;
+        }
         let Some(member) = &self.member else { return Ok(()) };
         let table = &self.staging.table.sql_name;
         let scopes = match &self.options.scope {
@@ -167,8 +170,12 @@ impl PreparedSync {
         }
     }
 
-    /// Marks the member as done, within the transaction that writes its rows.
+    /// Marks the member as done, or the engine's job as complete, within the transaction that
+    /// writes the rows.
     pub(super) async fn finish_member(&self, client: &Client, report: &SyncReport) -> Result<()> {
+        if let Some(job) = &self.fleet_job {
+            job.finish(client, report).await?;
+        }
         let Some(member) = &self.member else { return Ok(()) };
         let SyncReport { rows_in, inserted, updated, deleted, wal_bytes, .. } = *report;
         let unchanged = rows_in.saturating_sub(inserted + updated);

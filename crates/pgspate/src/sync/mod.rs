@@ -9,6 +9,7 @@ mod ahead;
 mod attempts;
 mod columns;
 mod created_table;
+pub(crate) mod fleet_job;
 mod member;
 mod refusal;
 mod report;
@@ -47,6 +48,7 @@ use ahead::{HeldSnapshot, TableExtent, TableReadAhead};
 use attempts::SyncAttempts;
 use columns::SyncColumns;
 use created_table::CreatedTable;
+use fleet_job::FleetJobRows;
 use pgspate_target::connect::{Connection, Dsn};
 use pgspate_target::ledger::OpenMember;
 use pgspate_target::measure::Measurement;
@@ -95,7 +97,7 @@ pub struct SyncOptions {
     pub transactions: usize,
     /// Price of a million I/Os, for the estimate in the report.
     pub price_per_million: f64,
-    /// The member of a fleet that the sync is.
+    /// Which member of a fleet the sync is, if any.
     pub fleet: MemberOptions,
 }
 
@@ -145,6 +147,8 @@ pub struct PreparedSync {
     extent: Option<TableExtent>,
     /// The member's attempt, once it is recorded, if the sync is a member of a fleet.
     member: Option<OpenMember>,
+    /// The job of an engine whose rows are written, if there is one.
+    fleet_job: Option<FleetJobRows>,
     runtime: Handle,
 }
 
@@ -204,6 +208,7 @@ pub fn prepare(mut options: SyncOptions, dsn: Dsn, runtime: &Handle) -> Result<P
         before,
         extent,
         member: None,
+        fleet_job: None,
         runtime,
     };
     sync.extent = sync.runtime.block_on(ahead::choose_extent(&sync))?;
@@ -454,7 +459,8 @@ impl PreparedSync {
     /// Stages all rows of the source, compares and writes.
     fn run_whole(mut self, watch: &Arc<LoadWatch>, started: Instant) -> Result<SyncReport> {
         let staged = self.stage(watch);
-        let (sessions, outcome) = staged.map_err(|error| self.committed.explain(error))?;
+        let (mut sessions, outcome) = staged.map_err(|error| self.committed.explain(error))?;
+        self.runtime.block_on(self.stage_fleet_job(&mut sessions))?;
         let stage_seconds = started.elapsed().as_secs_f64();
         let found = self
             .staging

@@ -27,7 +27,7 @@ pub enum SyncRefusal {
         /// Some of the keys, and how often each occurs.
         examples: Vec<(String, u64)>,
     },
-    /// The table has keys of the source more than once.
+    /// Several rows of the table have the same key, and the source has this key.
     DuplicateTableKeys {
         /// Number of duplicate keys.
         keys: u64,
@@ -99,10 +99,12 @@ impl SyncRefusal {
                 )
             }
             SyncRefusal::DuplicateTableKeys { keys, examples } => {
+                let are = if *keys == 1 { "is" } else { "are" };
                 let (keys, examples) = (counted(*keys, "key"), listed(examples));
                 (
                     format!(
-                        "the table has {at_least}{keys} of the source more than once: {examples}"
+                        "{at_least}{keys} of the source {are} several times in the table: \
+                         {examples}"
                     ),
                     "Name more columns with `--key`, or delete all but one row of each of these \
                      keys.",

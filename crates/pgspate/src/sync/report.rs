@@ -72,7 +72,7 @@ pub struct SyncReport {
     pub advice: Vec<String>,
     /// Warnings about work that failed after the rows were committed.
     pub warnings: Vec<String>,
-    /// The member of a fleet that the sync was.
+    /// Which member of a fleet the sync was, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fleet: Option<MemberReport>,
 }

@@ -194,18 +194,23 @@ impl Staging {
                      lock table {} in access share mode nowait",
                     self.table.sql_name
                 );
-                (make_filter, Destination::OpenStage { before })
+                (make_filter, Destination::OpenTransaction { before })
             }
         };
         let copy = StageCopy {
-            control_session: &self.control_session,
+            dsn: &self.control_session.dsn,
+            limits: self.control_session.limits,
             reading: &self.reading,
             plan: &self.plan,
             table: &self.table,
             stage: stage::STAGE_NAME,
         };
         let job = copy.job(make_encoder, destination);
-        Ok(CopyJob { session_opener: job.session_opener.with_stage(&self.stage), ..job })
+        Ok(CopyJob {
+            session_opener: job.session_opener.with_stage(&self.stage),
+            control_connection: Some(Arc::clone(&self.control_session.connection)),
+            ..job
+        })
     }
 
     fn explain_failure(&self, error: Error) -> Error {

@@ -10,7 +10,7 @@ use pgspate::target::{SessionSettings, read_session};
 use tokio_postgres::{Client, NoTls, Statement};
 
 use crate::case::DelimitedCase;
-use crate::ours::{self, EncodedCase};
+use crate::encoded_case::{EncodedCase, encode_case};
 
 const HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
 const TRAILER: &[u8] = b"\xff\xff";
@@ -67,12 +67,12 @@ impl CopyJudge {
             return None;
         }
         let theirs = self.copy_by_server(case).await;
-        let text = ours::run(case, EncodeMode::Text, &self.session);
+        let text = encode_case(case, EncodeMode::Text, &self.session);
         let as_text = self.copy_by_pgspate(case, &text).await;
         if let Some(why) = compare(case, &theirs, &as_text, &text, self.session.server_version) {
             return Some(format!("as text: {why}"));
         }
-        let binary = ours::run(case, EncodeMode::Binary, &self.session);
+        let binary = encode_case(case, EncodeMode::Binary, &self.session);
         let as_binary = self.copy_by_pgspate(case, &binary).await;
         // Two errors may differ, because pgspate reports the error of the rows as text.
         match (&as_text, &as_binary) {

@@ -5,9 +5,9 @@
 //! seed (default 1).
 
 mod case;
+mod encoded_case;
 mod judge;
 mod named;
-mod ours;
 
 use std::time::{Duration, Instant};
 

@@ -104,8 +104,8 @@ const OIDS: &[(&str, u32, u32)] = &[
     ("jsonb", 3802, 3807),
 ];
 
-/// Returns a built-in type by its name. `[]` after the name means its array type. The server
-/// applies a modifier in the name.
+/// Returns a built-in type by its name. `[]` after the name means its array type. A modifier, as in
+/// `varchar(5)`, stays in the name only: the server's column applies it.
 pub(crate) fn pg_type(name: &str) -> PgType {
     if let Some(element) = name.strip_suffix("[]") {
         let element = pg_type(element);

@@ -111,7 +111,7 @@ fn whoever_may_change_settings_puts_them_back() {
         "alter schema pgspate owner to postgres; alter table pgspate.change owner to postgres; \
          alter table pgspate.version owner to postgres",
     );
-    // A role may revert rows of a role that it is not a member of.
+    // A role may put back what another role has changed, without being a member of that role.
     let tuner = format!("{dsn} user=tuner");
     if !grant_named_rights(&server, "tuner") {
         return;
@@ -145,7 +145,8 @@ fn a_later_apply_does_not_revert_changes_of_an_earlier_one() {
     assert_eq!(tune(&dsn, "--apply --memory 16GiB").status, Some(0));
     assert_eq!(tune(&tuner, "--revert").status, Some(0));
     assert_ne!(ask(&dsn, OUTSTANDING), "0", "the changes of the first role must still be recorded");
-    // One setting must stay as it was then, another one as another user set it.
+    // One setting gets the first run's value, another one a new value. The second role's runs must
+    // leave both alone.
     run(
         &server,
         "alter system set max_wal_size = '16GB'; alter system set checkpoint_timeout = '1h'; \

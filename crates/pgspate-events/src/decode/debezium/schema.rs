@@ -32,7 +32,7 @@ pub(super) struct ConnectSchema {
 pub(super) struct SchemaField {
     /// The type: `int32`, `string`, `bytes`, `array`, `struct`.
     pub(super) ty: Box<str>,
-    /// The meaning, such as `io.debezium.time.Date`.
+    /// The name of the values' meaning, such as `io.debezium.time.Date`.
     pub(super) name: Box<str>,
     pub(super) scale: Option<i32>,
     pub(super) length: Option<usize>,

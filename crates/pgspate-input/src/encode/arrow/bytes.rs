@@ -103,7 +103,8 @@ pub(crate) fn bind<'a>(array: &'a dyn Array, to: &'a BytesTarget) -> Option<Boun
     })
 }
 
-/// Returns the text writer of a column of strings or bytes: unchanged, or converted for the target.
+/// Returns a function that writes the values of a column of strings or bytes as text, unchanged or
+/// converted for the target. Returns `None` for other columns.
 pub(crate) fn text_writer<'a>(
     array: &'a dyn Array,
     to: &BytesTarget,

@@ -34,7 +34,7 @@ pub struct CutOptions {
     pub dialect: Dialect,
     /// Whether the first record is a header.
     pub header: bool,
-    /// The size from which on a chunk may end.
+    /// The least size at which a chunk may end.
     pub chunk_bytes: usize,
     /// Maps columns to fields.
     pub map: MapFields,

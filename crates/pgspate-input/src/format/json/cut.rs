@@ -21,7 +21,7 @@ const LOOKAHEAD_BYTES: usize = 64 << 10;
 /// The limits of chunks and records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JsonCutLimits {
-    /// The size in bytes from which on a chunk ends at the next edge of a record.
+    /// The least size in bytes at which a chunk ends at the next edge of a record.
     pub chunk_bytes: usize,
     /// The most bytes that a record may have.
     pub record_bytes_max: usize,

@@ -1,8 +1,7 @@
 //! Seven files shaped like IMDb's: the same layouts, and about the same sizes, lengths and skew.
 //!
-//! All rows are invented. At scale 1 they have as many rows as IMDb's had at the end of 2023,
-//! 140 million, in about 1.5 GB. A file is complete when it has its name, and a complete file of
-//! the same scale and seed is not made again.
+//! All rows are invented. At scale 1 the files have as many rows as IMDb's files had at the end of
+//! 2023: 140 million, in about 1.5 GB.
 
 mod people;
 mod titles;
@@ -18,11 +17,11 @@ use crate::RunStop;
 /// The scale at which the seven files take about 60 MB.
 pub const SCALE_SMALL: f64 = 0.04;
 
-/// Appends the rows of one title or person, and returns their number. Arguments: sizes, number of
-/// the title or person, rows at most.
+/// Appends the rows of one title or person, and returns the number of rows. The arguments are the
+/// sizes, the number of the title or person, the greatest number of rows, and the output.
 type RowMaker = fn(&ImdbSizes, u64, u64, &mut Vec<u8>) -> u64;
 
-/// The seed, and the numbers of people and titles for references.
+/// The seed, and how many people and titles there are to refer to.
 #[derive(Debug, Clone, Copy)]
 struct ImdbSizes {
     seed: u64,
@@ -124,7 +123,7 @@ pub const TABLES: [GeneratedTable; 7] = [
     },
 ];
 
-/// Rows of a table that has so many at scale 1.
+/// Generates the rows of a table that has `rows` rows at scale 1.
 fn all(rows: u64, make_rows: RowMaker, scale: f64, seed: u64) -> Box<dyn GeneratedRows> {
     let sizes = ImdbSizes { seed, people: scaled(PEOPLE, scale), titles: scaled(TITLES, scale) };
     Box::new(RowsOfMaker { sizes, make_rows, next: 1, left: scaled(rows, scale) })
@@ -148,11 +147,11 @@ impl GeneratedRows for RowsOfMaker {
     }
 }
 
-/// Makes the seven files in a folder of their own inside `folder`, and returns their paths in the
-/// order of [`TABLES`].
+/// Makes the seven files in a new folder inside `folder`, and returns their paths in the order of
+/// [`TABLES`].
 ///
 /// # Errors
-/// The folder cannot be written, or is full.
+/// When the folder cannot be written or is full.
 pub fn write(folder: &Path, scale: f64, seed: u64, stop: &RunStop) -> Result<Vec<PathBuf>> {
     generated::write(&TABLES, 2, folder, "imdb", (scale, seed), stop)
 }
@@ -167,7 +166,7 @@ mod tests {
 
     use super::*;
 
-    /// Bytes of a row that IMDb's files have, about.
+    /// The mean number of bytes in a row of each of IMDb's files.
     const WIDTHS: [u64; 7] = [42, 49, 61, 84, 32, 26, 17];
 
     fn text(table: &GeneratedTable, scale: f64, seed: u64) -> String {
@@ -201,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_unique_and_references_lead_somewhere() {
+    fn keys_are_unique_and_references_have_targets() {
         let (scale, seed) = (0.0005, 5);
         let people = format!("nm{:07}", scaled(PEOPLE, scale));
         let titles = format!("tt{:07}", scaled(TITLES, scale));

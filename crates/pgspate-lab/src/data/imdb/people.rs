@@ -1,4 +1,4 @@
-//! People, and who did what in a title.
+//! Rows of `name.basics` (people) and `title.principals` (who did what in a title).
 
 use super::ImdbSizes;
 use crate::data::{SeededRandom, field, put, words};
@@ -35,7 +35,7 @@ const CATEGORIES: [&str; 10] = [
 const JOBS: [&str; 6] =
     ["producer", "creator", "created by", "director of photography", "story by", "executive"];
 
-/// One person of `name.basics`.
+/// Appends the row of a person in `name.basics`.
 pub(super) fn basics(sizes: &ImdbSizes, person: u64, _room: u64, out: &mut Vec<u8>) -> u64 {
     let mut random = SeededRandom::at(sizes.seed, 1, person);
     put(out, format_args!("nm{person:07}\t"));
@@ -60,12 +60,12 @@ pub(super) fn basics(sizes: &ImdbSizes, person: u64, _room: u64, out: &mut Vec<u
     1
 }
 
-/// The people of one title in `title.principals`: one to eleven.
+/// Appends the rows of a title in `title.principals`: one to eleven people.
 pub(super) fn principals(sizes: &ImdbSizes, nth: u64, room: u64, out: &mut Vec<u8>) -> u64 {
     let mut random = SeededRandom::at(sizes.seed, 2, nth);
     let count = (1 + random.below(11)).min(room);
     for ordering in 1..=count {
-        // Some are in very many titles, most in one.
+        // A few people occur in very many titles, most people in one.
         let person = 1 + random.skewed(sizes.people);
         let category = random.pick_skewed(&CATEGORIES);
         put(out, format_args!("tt{nth:07}\t{ordering}\tnm{person:07}\t{category}\t"));
@@ -85,7 +85,7 @@ pub(super) fn principals(sizes: &ImdbSizes, nth: u64, room: u64, out: &mut Vec<u
     count
 }
 
-/// A reference to a title, old ones more often.
+/// Returns a reference to a title. Titles with small numbers are chosen more often.
 fn title(sizes: &ImdbSizes, random: &mut SeededRandom) -> String {
     format!("tt{:07}", 1 + random.skewed(sizes.titles))
 }

@@ -1,4 +1,4 @@
-//! Titles: what they are called here and there, who made them, episodes, ratings.
+//! Rows about titles: their names, their names in other regions, who made them, episodes, ratings.
 
 use super::ImdbSizes;
 use super::people::list;
@@ -44,14 +44,14 @@ const REGIONS: [&str; 16] = [
 
 const LANGUAGES: [&str; 8] = ["fr", "de", "ja", "hi", "es", "it", "pt", "en"];
 
-/// Streams of numbers, one for each table.
+/// Numbers of the random streams, one for each table.
 const BASICS: u64 = 3;
 const AKAS: u64 = 4;
 const CREW: u64 = 5;
 const EPISODE: u64 = 6;
 const RATING: u64 = 7;
 
-/// The title's text has its own stream, as two files contain it.
+/// The random stream of a title's name. The name has its own stream, because two files contain it.
 const NAME: u64 = 8;
 
 fn name(sizes: &ImdbSizes, title: u64, is_episode: bool, out: &mut Vec<u8>) {
@@ -76,11 +76,11 @@ fn kind(sizes: &ImdbSizes, title: u64) -> &'static str {
     TYPES[0].0
 }
 
-/// One title of `title.basics`.
+/// Appends the row of a title in `title.basics`.
 pub(super) fn basics(sizes: &ImdbSizes, title: u64, _room: u64, out: &mut Vec<u8>) -> u64 {
     let kind = kind(sizes, title);
     let mut random = SeededRandom::at(sizes.seed, BASICS, title);
-    // The first number has decided on the type.
+    // Skip the first number: `kind` has used it.
     random.next();
     put(out, format_args!("tt{title:07}\t{kind}\t"));
     let start = out.len();
@@ -109,7 +109,7 @@ pub(super) fn basics(sizes: &ImdbSizes, title: u64, _room: u64, out: &mut Vec<u8
     1
 }
 
-/// What one title is called elsewhere, in `title.akas`: one name at least, and up to thirteen.
+/// Appends the rows of a title in `title.akas`: its names in other regions, one to thirteen.
 pub(super) fn akas(sizes: &ImdbSizes, title: u64, room: u64, out: &mut Vec<u8>) -> u64 {
     let mut random = SeededRandom::at(sizes.seed, AKAS, title);
     let count = (1 + random.skewed(13)).min(room);
@@ -140,7 +140,7 @@ pub(super) fn akas(sizes: &ImdbSizes, title: u64, room: u64, out: &mut Vec<u8>) 
     count
 }
 
-/// Who directed and wrote one title, in `title.crew`.
+/// Appends the row of a title in `title.crew`: who directed and who wrote it.
 pub(super) fn crew(sizes: &ImdbSizes, title: u64, _room: u64, out: &mut Vec<u8>) -> u64 {
     let mut random = SeededRandom::at(sizes.seed, CREW, title);
     put(out, format_args!("tt{title:07}\t"));
@@ -167,10 +167,10 @@ fn people(
     }
 }
 
-/// One row of `title.episode`.
+/// Appends a row of `title.episode`.
 pub(super) fn episodes(sizes: &ImdbSizes, nth: u64, _room: u64, out: &mut Vec<u8>) -> u64 {
     let mut random = SeededRandom::at(sizes.seed, EPISODE, nth);
-    // Three titles in four, in order.
+    // About three in four titles are episodes. Take them in order.
     let title = 1 + (nth - 1) * 13 / 10;
     let series = 1 + random.skewed(sizes.titles);
     put(out, format_args!("tt{title:07}\ttt{series:07}\t"));
@@ -180,13 +180,13 @@ pub(super) fn episodes(sizes: &ImdbSizes, nth: u64, _room: u64, out: &mut Vec<u8
     1
 }
 
-/// One row of `title.ratings`: a few titles have nearly all votes.
+/// Appends a row of `title.ratings`. A few titles have nearly all votes.
 pub(super) fn ratings(sizes: &ImdbSizes, nth: u64, _room: u64, out: &mut Vec<u8>) -> u64 {
     let mut random = SeededRandom::at(sizes.seed, RATING, nth);
     let rating = 10 + random.below(46) + random.below(46);
     let share = random.share();
     let votes = 5 + (share.powi(24) * 2_000_000.0) as u64 + random.skewed(200);
-    // One title in seven and a half.
+    // Two in fifteen titles have a rating. Take them in order.
     let title = 1 + (nth - 1) * 15 / 2;
     put(out, format_args!("tt{title:07}\t{}.{}\t{votes}\n", rating / 10, rating % 10));
     1

@@ -206,7 +206,8 @@ pub(crate) fn left_out(results: &Results, levels: &[(&str, &str)]) -> Option<Str
     results.lines().iter().filter(is_one).find_map(|line| line.skipped.clone())
 }
 
-/// Returns pgspate beside the faster of the two others, for the settings that load all alike.
+/// Compares pgspate with the faster of the two others: with default settings, with tuned settings,
+/// and with indexes on the tables.
 pub(super) fn comparisons(results: &Results) -> Vec<Comparison> {
     let cases = [
         ("default settings", BASE),
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn reason_for_skipping_is_of_trials_with_the_given_levels() {
+    fn reason_for_skipping_comes_from_trials_with_the_given_levels() {
         let mut tuned = with(ONE, &changed(&[("settings", TUNED)]));
         tuned.skipped =
             Some("it needs server settings that the lab does not change on your server".to_owned());

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_meet_what_they_change_and_have_the_mix() {
+    fn updates_and_deletes_find_their_rows_and_have_their_shares() {
         let mut live: HashSet<String> = (0..500).map(|key: u64| key.to_string()).collect();
         let events = events(20_000, 500, 3);
         let mut counts = [0; 3];

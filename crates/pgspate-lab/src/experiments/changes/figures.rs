@@ -96,7 +96,7 @@ fn batches(results: &Results) -> Vec<(u64, String)> {
     batches
 }
 
-/// Returns `pgspate apply` beside the fastest other way at each batch size.
+/// Compares `pgspate apply` with the fastest other method at each batch size.
 pub(super) fn comparisons(results: &Results) -> Vec<Comparison> {
     let compared = |(count, batch): &(u64, String)| {
         let case = format!("batches of {}", thousands(*count));
@@ -188,7 +188,7 @@ mod tests {
             of(&[ours, (ChangeMethod::Unnest, "10", [90.0, 110.0])]),
             "no other measured way was faster at any batch size."
         );
-        // A lead that is seen is not denied.
+        // The answer names a lead within the range of repeats, because the figures show it.
         let perhaps = (ChangeMethod::Unnest, "10", [115.0, 145.0]);
         let within = "UNNEST of arrays in batches of 10 (18 % more).";
         assert_eq!(

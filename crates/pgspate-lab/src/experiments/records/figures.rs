@@ -170,7 +170,7 @@ fn best_without(results: &Results) -> Option<String> {
     Some(text)
 }
 
-/// Returns batches beside single inserts into each large table.
+/// Compares batches with single inserts into each large table.
 pub(super) fn comparisons(results: &Results) -> Vec<Comparison> {
     let compared = |table: BankTable, writing: RecordMethod| {
         let rate = |writing: RecordMethod| {
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_is_shown_for_all_that_is_changed() {
+    fn query_times_are_shown_for_every_variant_of_a_table() {
         let table = reading(&Results::new(all(), Path::new(".")));
         assert_eq!(table.columns, ["", "30 rows", "filtered", "count", "group by"]);
         let cells: Vec<String> = table.rows.iter().map(|row| row.join("|")).collect();

@@ -138,7 +138,7 @@ impl Experiment for RecordsExperiment {
         let (table, writing) = (table(trial), RecordMethod::named(trial.level(WRITING)));
         tables::make(table, trial.level(WITHOUT), trial.is(SHAPE, PARTITIONED), context)?;
         let rows = BankAccounts::new(context.seed());
-        let all = BankRows { of: &rows, table, accounts: sizes(context.scale())[2] };
+        let all = BankRows { bank: &rows, table, accounts: sizes(context.scale())[2] };
         let records = records(context.scale());
         let connection = context.connect()?;
         let mut outcome = TrialOutcome::default();

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn partitions_cover_what_is_booked() {
+    fn partitions_cover_all_booking_times() {
         let all = statements(BankTable::Transaction, "none", true);
         assert_eq!(all.len(), 1 + 8 + 4);
         assert!(all[1].ends_with("from ('2025-01-01 00:00+00') to ('2025-04-01 00:00+00')"));

@@ -15,7 +15,7 @@ use crate::data::accounts::{BankAccounts, BankTable};
 
 /// The rows of a table.
 pub(super) struct BankRows<'a> {
-    pub(super) of: &'a BankAccounts,
+    pub(super) bank: &'a BankAccounts,
     pub(super) table: BankTable,
     /// The number of accounts that transactions can belong to.
     pub(super) accounts: u64,
@@ -23,7 +23,7 @@ pub(super) struct BankRows<'a> {
 
 impl BankRows<'_> {
     pub(super) fn text(&self, id: u64, out: &mut Vec<u8>) {
-        self.of.text(self.table, id, self.accounts, out);
+        self.bank.text(self.table, id, self.accounts, out);
     }
 }
 
@@ -88,7 +88,7 @@ impl RecordMethod {
                 RecordsToWrite::CopyText(Bytes::from(text))
             }
             _ => RecordsToWrite::Values(
-                ids.flat_map(|id| rows.of.fields(rows.table, id, rows.accounts)).collect(),
+                ids.flat_map(|id| rows.bank.fields(rows.table, id, rows.accounts)).collect(),
             ),
         }
     }

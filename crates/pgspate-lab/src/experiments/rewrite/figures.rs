@@ -164,7 +164,7 @@ fn short(way: RewriteMethod) -> &'static str {
 const OTHERS: [RewriteMethod; 4] =
     [RewriteMethod::DeleteInsert, RewriteMethod::Upsert, RewriteMethod::Orm, RewriteMethod::Merge];
 
-/// Returns `pgspate sync` beside the fastest other method, and beside the usual one.
+/// Compares `pgspate sync` with the fastest other method, and with the usual method.
 pub(super) fn comparisons(results: &Results) -> Vec<Comparison> {
     let compared = |case: &str, others: &[RewriteMethod]| {
         let seconds = |way: RewriteMethod| Some((way.name(), results.spread(&at(way), "seconds")?));
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_of_what_is_there() {
+    fn the_answer_compares_what_is_measured() {
         let ways = RewriteMethod::ALL.into_iter().zip([6.0, 5.0, 4.0, 3.0, 2.0, 2.5]);
         let all: Vec<ResultLine> =
             ways.map(|(way, seconds)| measured(way, "off", seconds)).collect();

@@ -192,7 +192,7 @@ mod tests {
         let pictures = pictures(&[(1, few), (2, mixed)]);
         assert!(pictures.iter().all(|picture| picture.svg.contains("viewBox=\"0 0 72 71\"")));
         assert_eq!(pictures[1].name, "heap-02");
-        // What was published, a hundredth of it, and next to nothing.
+        // The published number of rows, a hundredth of it, and very few rows.
         assert_eq!([300_000, 3000, 20].map(pages_per_cell), [125, 2, 1]);
     }
 }

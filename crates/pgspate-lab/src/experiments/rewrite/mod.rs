@@ -37,7 +37,8 @@ const AUTOVACUUM: &str = "autovacuum";
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RewriteExperiment;
 
-/// Returns the number of meters, and of rows per meter. Only a single meter has fewer rows.
+/// Returns the number of meters, and of rows per meter. Below the scale of one meter, this meter
+/// has fewer rows.
 fn size(scale: f64) -> (u32, u32) {
     let meters = METERS * scale;
     let rows = f64::from(meters::ROWS) * meters.min(1.0);

@@ -101,7 +101,8 @@ fn how_measured(results: &Results) -> String {
     }
 }
 
-/// Returns pgspate beside the faster of the two others on each volume, as measured, else computed.
+/// Compares pgspate with the faster of the two others on each volume. Uses measured times, or
+/// computed times where none were measured.
 pub(super) fn comparisons(results: &Results) -> Vec<Comparison> {
     let measured = |volume: &str, strategy| {
         results.spread(&[("volume", volume), ("strategy", strategy)], "seconds")

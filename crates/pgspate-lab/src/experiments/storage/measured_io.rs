@@ -82,7 +82,7 @@ mod tests {
     use crate::results::tests::line;
 
     #[test]
-    fn the_server_counts_where_the_disk_is_not_seen() {
+    fn the_server_s_counters_give_written_bytes() {
         let mut line = line(&[], 0, 1.0);
         assert_eq!(by_server(&line), None);
         line.measured = json!({"wal_bytes": 1000, "checkpoints": {"buffers_written": 3,
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_sessions_write_is_counted_by_every_version() {
+    fn pages_that_sessions_write_are_counted_on_every_version() {
         let mut line = line(&[], 0, 1.0);
         let pages = |count: u64| count * PAGE_BYTES as u64;
         // Version 16 has both counters, version 17 only pg_stat_io.

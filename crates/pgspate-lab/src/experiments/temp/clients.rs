@@ -191,7 +191,7 @@ async fn write_until(connection: &Connection, is_over: &AtomicBool) -> Result<u6
     let mut rows = 0;
     while !is_over.load(Relaxed) || rows == 0 {
         let done = connection.client.execute("insert into bystander values (1)", &[]).await;
-        rows += done.map_err(failed(connection, "write beside the queries"))?;
+        rows += done.map_err(failed(connection, "write during the queries"))?;
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     Ok(rows)

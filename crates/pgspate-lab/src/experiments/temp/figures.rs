@@ -60,9 +60,9 @@ pub(super) fn figures(results: &Results) -> Vec<Figure> {
         Figure::new(
             "Mean time of a query at 8 clients: another place, or more memory",
             &format!(
-                "{place} More work_mem is twice the table. Where the system's cache has room for \
-                 all temporary files, as at small scales, neither gains much: what spills stays in \
-                 memory anyway."
+                "{place} In the trials with more work_mem, work_mem is twice as large as the \
+                 table. Where the system's cache has room for all temporary files, as at small \
+                 scales, neither gains much: what spills stays in memory anyway."
             ),
             others(USUAL),
         ),
@@ -71,13 +71,13 @@ pub(super) fn figures(results: &Results) -> Vec<Figure> {
             "When temporary space runs out",
             "Errors at temp_file_limit, which counts the files of sorts and hashes, not \
              temporary tables.",
-            Plot::Table(ends(results)),
+            Plot::Table(limit_errors(results)),
         ),
     ]
 }
 
-/// What each trial met that was to meet the end of its space.
-fn ends(results: &Results) -> PlotTable {
+/// Returns the table of errors in the trials whose temporary space was limited.
+fn limit_errors(results: &Results) -> PlotTable {
     let mut rows: Vec<Vec<String>> = Vec::new();
     for line in results.measured().filter(|line| line.trial.is(LIMIT, SMALL_LIMIT)) {
         for note in &line.outcome.notes {
@@ -90,7 +90,7 @@ fn ends(results: &Results) -> PlotTable {
     PlotTable { columns: vec!["query".to_owned(), "result".to_owned()], rows }
 }
 
-/// Where the tablespaces were, as the trials have noted it.
+/// Returns the trials' notes about where their tablespaces were.
 fn tablespace_notes(results: &Results) -> String {
     let on = results.measured().filter(|line| line.trial.is(SPACE, TABLESPACE));
     let mut notes: Vec<&str> =
@@ -100,8 +100,8 @@ fn tablespace_notes(results: &Results) -> String {
     notes.join(" ")
 }
 
-/// What the tablespaces were, in the words of an answer: what a trial notes is that it had none on
-/// another device, where it had none.
+/// Returns where the tablespaces were, as words of the answer. A trial notes if there was no second
+/// device for its tablespace.
 fn tablespace(results: &Results) -> &'static str {
     let notes = tablespace_notes(results);
     match (notes.contains("in memory"), notes.contains("no second device")) {
@@ -111,7 +111,7 @@ fn tablespace(results: &Results) -> &'static str {
     }
 }
 
-/// Returns the tablespace beside the data folder, and enough memory beside spilling.
+/// Compares the tablespace with the data folder, and enough memory with spilling.
 pub(super) fn comparisons(results: &Results) -> Vec<Comparison> {
     let mean = |query, clients, mem, space| {
         results.spread(&levels(query, clients, mem, space), "mean time")
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_of_what_is_there() {
+    fn the_answer_compares_what_is_measured() {
         answers::check_answers_of_incomplete_results(&all(), answer);
         let answer = answer(&Results::new(all(), Path::new(".")));
         assert_eq!(
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tablespace_is_elsewhere_only_where_it_is() {
+    fn the_answer_says_where_the_tablespace_was() {
         let said = |note: &str| {
             let mut lines = all();
             lines[1].outcome.notes.push(note.to_owned());

@@ -68,8 +68,9 @@ fn work_mem_kb(trial: &LabTrial, scale: f64) -> u64 {
     (bytes >> 10).clamp(WORK_MEM_MIN, i32::MAX as u64)
 }
 
-/// Bytes of memory that a trial's sessions may take together, and of disk. Hashing may take twice
-/// `work_mem`, and what is in memory is about twice the table at most; so is what spills.
+/// Returns the bytes of memory and of disk that all sessions of a trial may take together. A
+/// session takes at most twice `work_mem` (for hashing), and at most about twice the table's size,
+/// in memory as on disk.
 fn needs(trial: &LabTrial, scale: f64) -> (u64, u64) {
     let clients = clients(trial);
     let table = table_bytes(scale) * 2;
@@ -243,24 +244,26 @@ fn note(
     outcome.number("work_mem", (work.work_mem_kb << 10) as f64, Unit::Bytes);
 }
 
-/// Temporary space was to end: with a clear error, and for those alone who needed it.
+/// Checks a trial in which queries had to exceed `temp_file_limit`. Other sessions must be
+/// unaffected and no temporary file may be left. Notes the error.
 fn check_end(
     answers: &QueryResults,
     outcome: &mut TrialOutcome,
     context: &TrialContext,
 ) -> Result<()> {
     let Some(error) = answers.errors.first() else {
-        return Err(Error::new(ErrorKind::Bug, "no query met the end of temporary space"));
+        return Err(Error::new(ErrorKind::Bug, "no query exceeded temp_file_limit"));
     };
     let connection = context.connect()?;
-    let count = async |sql: &str| number(&connection, "look at what is left", sql).await;
+    let count =
+        async |sql: &str| number(&connection, "look for remaining rows and files", sql).await;
     let rows = context.block_on(count("select count(*) from bystander"))?;
     if rows.unsigned_abs() != answers.bystander_rows {
-        return Err(Error::new(ErrorKind::Bug, "rows of a session beside the queries are lost"));
+        return Err(Error::new(ErrorKind::Bug, "rows of the bystander session are lost"));
     }
     let left = context.block_on(count("select count(*) from pg_ls_tmpdir()"))?;
     if left != 0 {
-        return Err(Error::new(ErrorKind::Bug, format!("{left} temporary files are left")));
+        return Err(Error::new(ErrorKind::Bug, format!("{left} temporary files still exist")));
     }
     outcome.notes.push(format!(
         "{} of {} queries ended with: {error}. The sessions went on, their files were gone, and \
@@ -280,13 +283,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_needed_grows_with_sessions_and_memory() {
+    fn needed_memory_and_disk_grow_with_sessions_and_work_mem() {
         let table = table_bytes(1.0);
         let (memory, disk) = needs(&trial(DISTINCT, "8", FITS), 1.0);
         assert_eq!((memory, disk), (8 * 2 * table, 8 * 2 * table));
         let (spilling, _) = needs(&trial(ORDER_BY, "20", SPILLS), 1.0);
         assert!(spilling > 2 * table && spilling < 3 * table, "{spilling}");
-        // A temporary table is filled without any.
+        // Filling a temporary table needs no work_mem.
         assert_eq!(needs(&trial(CREATE_AS, "20", SPILLS), 1.0).0, 0);
     }
 }

@@ -38,7 +38,10 @@ impl TempTablespace {
     /// system in memory is used only if more than that is free.
     pub(super) fn make(context: &TrialContext, bytes: u64) -> Result<TempTablespace> {
         let (Some(data), Some(beside)) = (context.data_folder(), context.server_folder()) else {
-            return Err(Error::new(ErrorKind::Bug, "a tablespace is made on an own server only"));
+            return Err(Error::new(
+                ErrorKind::Bug,
+                "only a server of the lab can get a tablespace",
+            ));
         };
         let memory = Path::new(MEMORY);
         let is_other_device = is_apart(memory, data, bytes);

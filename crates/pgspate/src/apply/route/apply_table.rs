@@ -1,4 +1,4 @@
-//! Reads the facts about a target table that applying events to it needs.
+//! Reads the facts about a target table that are needed to apply events to the table.
 //!
 //! Each table is read once, when the stream first names it. Nothing is changed.
 

@@ -240,7 +240,8 @@ impl ToSql for ParameterArray {
 impl RowParameters {
     /// Makes parameters of rows that were encoded for a stage.
     fn new(round_table: &RoundTable<'_>, statement: &Statement) -> Result<RowParameters> {
-        let bug = || Error::new(ErrorKind::Bug, "the rows of a batch are not as they were encoded");
+        let bug =
+            || Error::new(ErrorKind::Bug, "the encoded rows of a batch do not fit their statement");
         let element = statement.params().first().and_then(|ty| match ty.kind() {
             TypeKind::Array(element) => Some(element.oid()),
             _ => None,

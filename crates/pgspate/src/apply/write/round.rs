@@ -461,8 +461,8 @@ fn same_key_error(name: &str) -> Error {
         .with_sqlstate(SqlState::CARDINALITY_VIOLATION)
 }
 
-/// Returns the error if a row takes the key of another row, and no transaction tells when that row
-/// gives it up.
+/// Returns the error if a row takes the key of another row, and the stream has no transactions.
+/// Such a stream does not say when the other row gives up its key.
 fn taken_key_error(name: &str) -> Error {
     let message = format!(
         "a row of {name} gets the key of another row, and the stream does not say where its \
@@ -477,8 +477,8 @@ fn taken_key_error(name: &str) -> Error {
 /// Returns the error if changing a key by delete and insert would cascade to other rows.
 fn cascade_error(name: &str) -> Error {
     let message = format!(
-        "rows still refer to a row of {name} whose key changes, and their foreign key would delete \
-         or change them with it"
+        "the key of a row of {name} changes while other rows refer to it: their foreign key would \
+         delete or change those rows, too"
     );
     Error::new(ErrorKind::Server, message).with_sqlstate(SqlState::FOREIGN_KEY_VIOLATION)
 }

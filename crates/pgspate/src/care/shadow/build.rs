@@ -21,13 +21,13 @@ use pgspate_target::session::{POLL_INTERVAL, TimeoutScope};
 use pgspate_target::{TypedQuery, server_error};
 
 /// Lock timeout of one attempt. Other sessions queue behind the lock request for this time.
-const LOCK_ATTEMPT: Duration = Duration::from_secs(1);
+pub(super) const LOCK_ATTEMPT: Duration = Duration::from_secs(1);
 
 /// Pause between two attempts, in which other sessions get the lock.
-const LOCK_PAUSE: Duration = Duration::from_secs(1);
+pub(super) const LOCK_PAUSE: Duration = Duration::from_secs(1);
 
 /// Time to wait for transactions that could see only some of the rows, without `--atomic`.
-const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl TableCare<'_> {
     /// Completes the shadow, which has `chunks` chunks, and puts it in the table's place. Retries
@@ -79,7 +79,10 @@ impl TableCare<'_> {
         let indexes = self.cancellable(self.incomplete_message(), build)?;
         let indexes: Option<Vec<String>> = indexes.into_iter().collect();
         let indexes = indexes.ok_or_else(|| {
-            ExchangeError::Changed("an index has an unknown form".to_owned()).into_error(message())
+            ExchangeError::Changed(
+                "an index has a definition that pgspate does not know".to_owned(),
+            )
+            .into_error(message())
         })?;
         self.build_indexes(indexes).map_err(|error| self.hint_how_to_find_line(error))?;
         let complete = async {
@@ -159,13 +162,8 @@ impl TableCare<'_> {
         };
         let client = self.job.client();
         let started = Instant::now();
-        let read_older = || {
-            let query = client.fetch_all(OLDER_TRANSACTIONS_SQL, &[]);
-            let rows = self.job.control_session.runtime.block_on(query);
-            let rows = rows
-                .map_err(server_error("could not look up other sessions' snapshots".to_owned()))?;
-            Ok::<Vec<_>, Error>(rows.iter().map(OlderTransaction::read).collect())
-        };
+        let read_older =
+            || self.job.control_session.runtime.block_on(read_older_transactions(client));
         let mut older = read_older()?;
         while !older.is_empty() {
             if started.elapsed() >= limit {
@@ -173,8 +171,8 @@ impl TableCare<'_> {
                 if !is_strict {
                     return Ok(Some(format!(
                         "the transaction of {} began before all rows were committed; if it reads \
-                         the table only now, it sees only some of the rows; `--atomic` waits for \
-                         such transactions",
+                         the table from now on, it sees only some of the rows; `--atomic` waits \
+                         for such transactions",
                         first.session
                     )));
                 }
@@ -299,18 +297,26 @@ impl TableCare<'_> {
 }
 
 /// Returns SQL that removes all timeouts from a transaction.
-fn no_timeouts_sql() -> String {
+pub(super) fn no_timeouts_sql() -> String {
     TimeoutScope::Transaction.disable_with_lock_timeout_sql(0)
 }
 
 /// A transaction that began before the last row was committed.
 #[derive(PartialEq, Eq)]
-struct OlderTransaction {
+pub(super) struct OlderTransaction {
     pid: i32,
     transaction: String,
     xmin: String,
     /// The session and its role, in words.
-    session: String,
+    pub(super) session: String,
+}
+
+/// Reads the transactions that hold an older snapshot than this query. Must not run in a
+/// transaction, which would see the sessions as they were at first.
+pub(super) async fn read_older_transactions(client: &Client) -> Result<Vec<OlderTransaction>> {
+    let failed = server_error("could not look up other sessions' snapshots".to_owned());
+    let rows = client.fetch_all(OLDER_TRANSACTIONS_SQL, &[]).await.map_err(failed)?;
+    Ok(rows.iter().map(OlderTransaction::read).collect())
 }
 
 impl OlderTransaction {

@@ -66,7 +66,7 @@ impl ExchangeError {
     }
 }
 
-/// Creates the shadow of a table in this state, and commits.
+/// Creates the table's shadow, records the table's `state` with it, and commits.
 pub(super) async fn create_shadow(
     client: &Client,
     job: JobId,
@@ -74,13 +74,13 @@ pub(super) async fn create_shadow(
     state: &str,
 ) -> Result<(), ExchangeError> {
     client.batch_execute(BEGIN).await?;
-    let made = create_within(client, job, names, state).await;
+    let made = create_in_transaction(client, job, names, state).await;
     let end = if made.is_ok() { "commit" } else { "rollback" };
     client.batch_execute(end).await?;
     made
 }
 
-async fn create_within(
+async fn create_in_transaction(
     client: &Client,
     job: JobId,
     names: &ShadowNames,
@@ -115,7 +115,7 @@ pub(super) async fn try_exchange(
     client.batch_execute(BEGIN).await?;
     let tried = async {
         client.batch_execute(TRIAL_LOCK).await?;
-        create_within(client, job, names, "").await?;
+        create_in_transaction(client, job, names, "").await?;
         run(client, generate(client, names, recipe::BUILD_INDEXES).await?).await?;
         run(client, generate(client, names, recipe::ADD_CONSTRAINTS).await?).await?;
         lock(client, names).await?;
@@ -204,7 +204,7 @@ async fn continue_identity(
 pub(super) async fn run(client: &Client, all: Vec<Option<String>>) -> Result<(), ExchangeError> {
     for sql in all {
         let Some(sql) = sql else {
-            let why = "the server describes an index or statistics in an unknown form";
+            let why = "an index or statistics have a definition that pgspate does not know";
             return Err(ExchangeError::Changed(why.to_owned()));
         };
         client.batch_execute(&sql).await?;

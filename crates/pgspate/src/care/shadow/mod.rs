@@ -7,7 +7,10 @@
 
 mod build;
 mod exchange;
+mod job_shadow;
 mod recipe;
+
+pub(crate) use job_shadow::JobShadow;
 
 use tokio_postgres::error::SqlState;
 
@@ -24,6 +27,9 @@ use recipe::ShadowNames;
 /// names with their schema. The other settings keep the role's defaults out of the copy.
 const BEGIN: &str = "begin isolation level read committed; set local search_path = ''; \
                      set local default_tablespace = ''; set local standard_conforming_strings = on";
+/// The settings of [`BEGIN`], for a transaction that is open already.
+const LOCAL_SETTINGS: &str = "set local search_path = ''; set local default_tablespace = ''; \
+                              set local standard_conforming_strings = on";
 
 /// Returns the job, and the names of the table and its shadow, if the plan uses a shadow.
 fn shadow_names(

@@ -330,7 +330,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_filled_in_as_literals_and_once() {
+    fn each_placeholder_is_filled_once_and_quoted() {
         let names = ShadowNames {
             oid: 7,
             table: "public.\":shadow'\"".to_owned(),

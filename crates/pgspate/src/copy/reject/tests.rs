@@ -100,7 +100,7 @@ fn job(runtime: &Runtime, dsn: Arc<Dsn>, columns: &[&str]) -> CopyJob {
     CopyJob {
         session_opener,
         early_session: EarlySession::default(),
-        control_connection,
+        control_connection: Some(control_connection),
         make_encoder: Box::new(move || {
             Box::new(DelimitedEncoder::new(Dialect::csv(), encoded.clone(), 150_000))
         }),

@@ -134,12 +134,14 @@ impl<'a> ShardCopy<'a> {
 
     fn run(mut self) -> Result<CopyOutcome> {
         let (job, shared) = (self.shared.job, self.shared);
+        let control = job.control_connection.as_ref();
+        let control = &control.ok_or_else(lacks_control_connection)?.client;
         let opening = async {
             let deciding = job.open_lane_session("").await?;
             let holding = ReadySession::open(&job.session_opener, &job.setup).await?;
-            let writers = self.open_writers(&job.control_connection.client).await?;
+            let writers = self.open_writers(control).await?;
             let sessions = CoordinatorSessions::new(deciding, holding, job.setup.limits);
-            let database = database_oid(&job.control_connection.client).await?;
+            let database = database_oid(control).await?;
             Ok::<_, Error>((sessions, writers, database))
         };
         let (mut coordinator, mut writers, database) = self.block_on(opening)?;
@@ -424,6 +426,10 @@ impl ChunkGroup {
 /// Returns the error of work that ends because other work has failed, or the load was stopped.
 fn over() -> Error {
     Error::new(ErrorKind::Connect, "the copy ended early")
+}
+
+fn lacks_control_connection() -> Error {
+    Error::new(ErrorKind::Bug, "a copy into shards has no connection for queries")
 }
 
 fn panicked() -> Error {

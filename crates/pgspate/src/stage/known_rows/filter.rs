@@ -60,6 +60,7 @@ impl ChunkEncoder for KnownRowFilter {
             return self.inner.fill(out, piece);
         }
         if self.known.is_useless() {
+            // The sync then starts over without a filter.
             return Err(Error::new(ErrorKind::Plan, "too few rows of the source are in the table"));
         }
         let (start, rows) = (out.binary.len(), out.binary_rows);

@@ -17,8 +17,8 @@ use siphasher::sip128::SipHasher13;
 
 /// Number of source rows after which the filter's benefit is judged.
 const TRIAL_ROWS: u64 = 1 << 16;
-/// At least one source row in this many must be known for the filter to pay.
-const MATCH_INTERVAL_MAX: u64 = 5;
+/// The filter stays in use if, on average, at least one in this many source rows is in the table.
+const SOURCE_ROWS_PER_MATCH_MAX: u64 = 5;
 
 /// Flag in [`KnownRow::address`]: the source has the row.
 const IS_MATCHED: u64 = 1 << 63;
@@ -201,8 +201,8 @@ impl KnownRows {
         self.read.len()
     }
 
-    /// Returns how many of these rows in binary COPY format the table has. Returns `None` if a row
-    /// is incomplete.
+    /// Counts those of `rows` that the table has too. `rows` is in binary COPY format. Returns
+    /// `None` if a row is incomplete.
     pub(crate) fn count_matched(&self, mut rows: &[u8]) -> Option<u64> {
         let (mut matched, mut next_match) = (0, 0);
         while !rows.is_empty() {
@@ -252,7 +252,7 @@ impl KnownRows {
         let before = self.looked_up.fetch_add(rows, Relaxed);
         let matched = self.matched.fetch_add(matched, Relaxed) + matched;
         let looked_up = before + rows;
-        let has_few_matches = matched * MATCH_INTERVAL_MAX < looked_up;
+        let has_few_matches = matched * SOURCE_ROWS_PER_MATCH_MAX < looked_up;
         if before < TRIAL_ROWS && looked_up >= TRIAL_ROWS && has_few_matches {
             self.is_useless.store(true, Relaxed);
         }

@@ -40,7 +40,7 @@ impl Read for SmallReads {
 }
 
 /// Encodes a case in this mode.
-pub(crate) fn run(
+pub(crate) fn encode_case(
     case: &DelimitedCase,
     mode: EncodeMode,
     session: &SessionSettings,

@@ -1,0 +1,187 @@
+//! Begins a job, and aborts one.
+
+use tokio::runtime::Handle;
+use tokio_postgres::Client;
+
+use super::{AbortOutcome, FleetCommit, FleetJobOptions, FleetMode, FleetTicket, merge};
+use crate::care::JobShadow;
+use crate::fleet::check_name;
+use crate::sync::SyncOptions;
+use crate::{Error, ErrorKind, Result};
+use pgspate_target::connect::{Connection, Dsn};
+use pgspate_target::ledger::{self, BegunFleetJob, FleetDestination, JobId, NewFleetJob};
+use pgspate_target::session::WaitLimits;
+use pgspate_target::{
+    TableStorage, TargetTable, TypedQuery, begin_pinned_sql, quote_ident, server_error,
+    suggest_table,
+};
+
+/// Begins a job that writes a table. If an earlier run of the driver has begun a job of this name,
+/// begins that job again, and its attempts no longer count. `sync` has the options of a job of
+/// [`FleetMode::Sync`]. Blocks.
+///
+/// # Errors
+/// [`ErrorKind::Usage`] if the options exclude each other. [`ErrorKind::Plan`] if the table does
+/// not exist or cannot be written this way. The errors of [`ledger::begin_fleet_job`].
+pub fn begin(
+    table: &str,
+    name: Option<&str>,
+    options: FleetJobOptions,
+    sync: Option<&SyncOptions>,
+    dsn: &Dsn,
+    limits: WaitLimits,
+    runtime: &Handle,
+) -> Result<FleetTicket> {
+    name.map_or(Ok(()), |name| check_name("job", name))?;
+    options.check()?;
+    sync.map_or(Ok(()), merge::check_options)?;
+    let stored = serde_json::to_string(&options).map_err(|error| {
+        Error::new(ErrorKind::Bug, "could not write the options").because(error)
+    })?;
+    let dsn = dsn.with_stall_timeout(limits.stall_timeout);
+    runtime.block_on(async {
+        let connection = dsn.connect("pgspate fleet").await?;
+        let client = &connection.client;
+        let target = read_table(client, table).await?;
+        let new = NewFleetJob {
+            name,
+            table_oid: target.oid,
+            table: &target.sql_name,
+            options: &stored,
+            destination: destination(client, &target, &options).await?,
+        };
+        let begun = ledger::begin_fleet_job(client, new).await?;
+        let shadow = match new.destination == FleetDestination::CreatedLater && !begun.is_complete {
+            true => create_shadow(&connection, &target, &begun).await?,
+            false => None,
+        };
+        let warnings = ledger::abandoned_fleet_jobs(client, target.oid, begun.job).await?;
+        let has_shadow = shadow.is_some();
+        let destination = match new.destination {
+            FleetDestination::Table { .. } => target.sql_name.clone(),
+            _ => shadow.unwrap_or_else(|| ledger::stage_name(begun.job, begun.fence)),
+        };
+        Ok(FleetTicket {
+            job: begun.job,
+            fence: begun.fence,
+            name: name.map(str::to_owned),
+            table: target.sql_name,
+            table_oid: target.oid,
+            destination,
+            has_shadow,
+            options,
+            is_complete: begun.is_complete,
+            warnings,
+        })
+    })
+}
+
+/// Decides where attempts write. A shadow is tried if the table has no rows to keep.
+async fn destination(
+    client: &Client,
+    target: &TargetTable,
+    options: &FleetJobOptions,
+) -> Result<FleetDestination> {
+    let is_plain = target.kind == 'r' && target.storage == TableStorage::Plain;
+    Ok(match (options.commit, options.mode) {
+        (FleetCommit::Task, _) => FleetDestination::Table { keeps_parts: options.stable_parts },
+        (FleetCommit::Job, FleetMode::Replace) if is_plain => FleetDestination::CreatedLater,
+        (FleetCommit::Job, FleetMode::Append) if is_plain && is_empty(client, target).await? => {
+            FleetDestination::CreatedLater
+        }
+        (FleetCommit::Job, _) => FleetDestination::Stage,
+    })
+}
+
+/// Returns whether the table is known to have no row. False if this role may not read the table, or
+/// if it is locked.
+async fn is_empty(client: &Client, target: &TargetTable) -> Result<bool> {
+    let failed = || server_error("could not look up the table".to_owned());
+    let begin = format!("{}; set local lock_timeout = '1s'", begin_pinned_sql());
+    client.batch_execute(&begin).await.map_err(failed())?;
+    let look = format!("select not exists (select from {})", target.sql_name);
+    let empty = client.fetch_one(&look, &[]).await;
+    client.batch_execute("rollback").await.map_err(failed())?;
+    Ok(empty.is_ok_and(|row| row.get(0)))
+}
+
+/// Creates the job's shadow and returns its name. If no other table can take the table's place,
+/// creates the stage.
+async fn create_shadow(
+    connection: &Connection,
+    target: &TargetTable,
+    begun: &BegunFleetJob,
+) -> Result<Option<String>> {
+    let (client, version) = (&connection.client, connection.server_version());
+    let name = quote_ident(&target.name);
+    let shadow = JobShadow::new(begun.job, (target.oid, &target.sql_name, &name), version);
+    ledger::end_writers(client, shadow.name()).await;
+    if shadow.create(client).await?.is_none() {
+        return Ok(Some(shadow.name().to_owned()));
+    }
+    ledger::create_job_stage(client, begun, (target.oid, &target.sql_name)).await?;
+    Ok(None)
+}
+
+impl FleetJobOptions {
+    /// Refuses options that exclude each other.
+    fn check(&self) -> Result<()> {
+        let (appends, by_task) = (self.mode == FleetMode::Append, self.commit == FleetCommit::Task);
+        let refused = [
+            (by_task && !appends, "only rows that are appended can be committed by each task"),
+            (self.stable_parts && !by_task, "stable parts are for tasks that commit their rows"),
+            (self.mode != FleetMode::Sync && !self.sync.is_empty(), "the options are for a sync"),
+            (self.connections == Some(0), "a job needs at least one connection"),
+        ];
+        match refused.iter().find(|(is_refused, _)| *is_refused) {
+            Some((_, why)) => Err(Error::new(ErrorKind::Usage, *why)),
+            None => Ok(()),
+        }
+    }
+}
+
+async fn read_table(client: &Client, table: &str) -> Result<TargetTable> {
+    let failed = || server_error("could not look up the table".to_owned());
+    client.batch_execute(&begin_pinned_sql()).await.map_err(failed())?;
+    let found = TargetTable::read(client, table).await;
+    client.batch_execute("rollback").await.map_err(failed())?;
+    let Some(target) = found? else {
+        let error = Error::new(ErrorKind::Plan, format!("table {table} does not exist"))
+            .hint("Create the table first.");
+        return Err(suggest_table(client, table, error).await);
+    };
+    target.check_is_user_schema()?;
+    let reason = match (target.kind, target.commits_across_nodes) {
+        ('r' | 'p', false) => return Ok(target),
+        ('r' | 'p', true) => "its rows may be on several servers",
+        _ => "it is not a table",
+    };
+    let message = format!("{} cannot be written by a job with a driver: {reason}", target.sql_name);
+    Err(Error::new(ErrorKind::Plan, message).hint("Use `load` or `sync` in each task."))
+}
+
+/// Aborts a job: nothing is left of it, except parts that are visible already. Does nothing if the
+/// job is complete. Blocks.
+///
+/// # Errors
+/// [`ErrorKind::Server`] if the stage cannot be dropped. Then `pgspate status` shows the job.
+pub fn abort(
+    ticket: &FleetTicket,
+    dsn: &Dsn,
+    limits: WaitLimits,
+    runtime: &Handle,
+) -> Result<AbortOutcome> {
+    let dsn = dsn.with_stall_timeout(limits.stall_timeout);
+    runtime.block_on(async {
+        let connection = dsn.connect("pgspate fleet").await?;
+        let client = &connection.client;
+        if ledger::fence_off(client, &ticket.begun(), ticket.stage()).await? {
+            ledger::forget_job(client, ticket.job).await?;
+            return Ok(AbortOutcome::Aborted);
+        }
+        Ok(match ledger::is_job_finished(client, JobId(ticket.job)).await? {
+            true => AbortOutcome::IsComplete,
+            false => AbortOutcome::IsAnother,
+        })
+    })
+}

@@ -1,0 +1,164 @@
+//! What driver and tasks hand to each other: the ticket, receipts, the report.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, ErrorKind};
+use pgspate_target::ledger::BegunFleetJob;
+
+/// What a job does with the rows of its parts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FleetMode {
+    /// Adds them to the table.
+    #[default]
+    Append,
+    /// Puts them in the place of the table's rows.
+    Replace,
+    /// Writes those that differ from the table's rows, as [`sync`](crate::sync) does.
+    Sync,
+}
+
+/// When the rows of a job become visible.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FleetCommit {
+    /// All at once, when the driver completes the job.
+    #[default]
+    Job,
+    /// The rows of a part when its first attempt succeeds.
+    Task,
+}
+
+/// How a job writes. Every run of its driver has the same options, but for `connections` and
+/// `buffer`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct FleetJobOptions {
+    /// What is done with the rows.
+    pub mode: FleetMode,
+    /// When they become visible.
+    pub commit: FleetCommit,
+    /// Whether each run of the driver gives a part the same rows. Then a rerun of a job of
+    /// [`FleetCommit::Task`] keeps the parts that are written.
+    pub stable_parts: bool,
+    /// The number of connections that all tasks may have at the same time; `None` for no limit.
+    pub connections: Option<u32>,
+    /// MiB of record batches that a task reads of a stream before it connects.
+    pub buffer: u32,
+    /// The caller's options of a sync, which [`complete`](super::complete) gets parsed.
+    pub sync: Vec<String>,
+}
+
+/// What tasks need to write parts of a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FleetTicket {
+    /// The job's number in the ledger.
+    pub job: i64,
+    /// The number of the driver's run. Attempts of earlier runs are refused.
+    pub fence: i64,
+    /// The job's name, if it has one.
+    pub name: Option<String>,
+    /// The table's name in SQL.
+    pub table: String,
+    /// The table's oid.
+    pub table_oid: u32,
+    /// The name in SQL of the table that attempts write to: the stage, the shadow, or the table.
+    pub destination: String,
+    /// Whether attempts write to a shadow, which takes the table's place.
+    pub has_shadow: bool,
+    /// How the job writes.
+    pub options: FleetJobOptions,
+    /// Whether an earlier run of the driver has completed the job.
+    pub is_complete: bool,
+    /// What the user should know: other jobs of the table that are not complete.
+    pub warnings: Vec<String>,
+}
+
+/// What an attempt has written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FleetReceipt {
+    /// The job's number.
+    pub job: i64,
+    /// The part.
+    pub part: i64,
+    /// The number of the attempt's transaction.
+    pub xid: i64,
+    /// Rows written.
+    pub rows: i64,
+}
+
+/// What a completed job has written.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FleetJobReport {
+    /// The job's number.
+    pub job: i64,
+    /// The table's name in SQL.
+    pub table: String,
+    /// Rows of all parts.
+    pub rows_in: i64,
+    /// Rows written to the table: inserted or updated. A trigger may have left out some.
+    pub rows_written: i64,
+    /// Rows inserted.
+    pub inserted: i64,
+    /// Rows updated.
+    pub updated: i64,
+    /// Rows deleted by a sync. Rows that a job replaces are not counted.
+    pub deleted: i64,
+    /// The number of parts.
+    pub parts: usize,
+    /// Sealed attempts whose rows were left out.
+    pub losers: usize,
+    /// What the user should know.
+    pub warnings: Vec<String>,
+}
+
+/// The result of [`abort`](super::abort).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AbortOutcome {
+    /// The job has ended. Parts that are visible already stay in the table.
+    Aborted,
+    /// The job is complete, so nothing was done.
+    IsComplete,
+    /// The driver has begun the job again, or it was forgotten. Nothing was done.
+    IsAnother,
+}
+
+impl FleetTicket {
+    pub(super) fn begun(&self) -> BegunFleetJob {
+        BegunFleetJob { job: self.job, fence: self.fence, is_complete: self.is_complete }
+    }
+
+    /// Returns whether each part is visible as soon as it is written.
+    pub(super) fn commits_parts(&self) -> bool {
+        self.options.commit == FleetCommit::Task
+    }
+
+    /// Returns the name in SQL of the stage or the shadow, if the job has one.
+    pub(super) fn stage(&self) -> Option<&str> {
+        (!self.commits_parts()).then_some(self.destination.as_str())
+    }
+
+    /// Returns the job in words.
+    pub(super) fn title(&self) -> String {
+        match &self.name {
+            Some(name) => format!("job {} \"{name}\"", self.job),
+            None => format!("job {}", self.job),
+        }
+    }
+
+    /// Returns the error of a ticket that is no longer valid.
+    pub(super) fn fenced_error(&self) -> Error {
+        let message = format!("{} was begun again, completed or aborted", self.title());
+        Error::new(ErrorKind::Ledger, message)
+            .hint("Nothing of this attempt is written. Only the driver's latest run counts.")
+    }
+
+    /// Returns the error of a table that was dropped after the job began.
+    pub(super) fn dropped_error(&self) -> Error {
+        let message = format!("{} was dropped after {} began", self.table, self.title());
+        Error::new(ErrorKind::Ledger, message)
+            .hint("Abort the job, create the table and begin again.")
+    }
+}

@@ -1,0 +1,96 @@
+//! A sync that completes a job of an engine: tasks have staged the rows on the server already.
+//!
+//! The rows are copied from the job's stage to the session's stage. The transaction that writes the
+//! differences also marks the job as complete.
+
+use tokio_postgres::Client;
+
+use super::{PreparedSync, SyncReport};
+use crate::copy::LaneSession;
+use crate::numbers::counted;
+use crate::stage::STAGE_NAME;
+use crate::{Error, ErrorKind, Result};
+use pgspate_target::ledger::{self, BegunFleetJob};
+use pgspate_target::server_error;
+
+/// The staged rows of a job, in place of a source's rows.
+pub(crate) struct FleetJobRows {
+    /// The job.
+    pub(crate) begun: BegunFleetJob,
+    /// The columns of the rows in SQL, and the query for the rows; `None` if there are no rows.
+    pub(crate) query: Option<(String, String)>,
+    /// The number of rows.
+    pub(crate) rows: u64,
+    /// Returns the job's report as the ledger keeps it.
+    pub(crate) report: Box<dyn Fn(&SyncReport) -> Result<String> + Send + Sync>,
+}
+
+impl FleetJobRows {
+    /// Copies the rows to the session's stage, which is empty.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Ledger`] if rows are missing, because the server has crashed.
+    pub(super) async fn stage(&self, session: &mut LaneSession) -> Result<()> {
+        let failed = server_error("could not read the job's stage".to_owned());
+        let client = &session.connection.client;
+        let staged = match &self.query {
+            Some((columns, query)) => {
+                let sql = format!("insert into {STAGE_NAME} ({columns}) {query}");
+                client.execute(sql.as_str(), &[]).await.map_err(failed)?
+            }
+            None => 0,
+        };
+        if staged != self.rows {
+            return Err(missing_rows_error(self.begun.job, staged, self.rows));
+        }
+        session.rows_written = staged;
+        Ok(())
+    }
+
+    /// Locks the job's row, in the transaction that compares and writes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Ledger`] if the job was completed or begun again meanwhile.
+    pub(super) async fn lock(&self, client: &Client) -> Result<()> {
+        let BegunFleetJob { job, fence, .. } = self.begun;
+        match ledger::lock_fleet_job(client, job).await? {
+            Some(locked) if locked.fence == fence && locked.report.is_none() => Ok(()),
+            _ => {
+                let message = format!("job {job} was completed, aborted or begun again meanwhile");
+                Err(Error::new(ErrorKind::Ledger, message))
+            }
+        }
+    }
+
+    /// Marks the job as complete.
+    pub(super) async fn finish(&self, client: &Client, report: &SyncReport) -> Result<()> {
+        let counts = [report.rows_in, report.inserted + report.updated].map(u64::cast_signed);
+        let text = (self.report)(report)?;
+        ledger::complete_fleet_job(client, self.begun.job, counts, &text).await
+    }
+}
+
+impl PreparedSync {
+    /// Sets the job's rows, which are written in place of the source's.
+    pub(crate) fn with_fleet_job(self, rows: FleetJobRows) -> PreparedSync {
+        PreparedSync { fleet_job: Some(rows), ..self }
+    }
+
+    /// Copies the job's rows to the stage, if there is a job.
+    pub(super) async fn stage_fleet_job(&self, sessions: &mut [LaneSession]) -> Result<()> {
+        match (&self.fleet_job, sessions) {
+            (Some(rows), [session]) => rows.stage(session).await,
+            (Some(_), _) => Err(Error::new(ErrorKind::Bug, "several sessions stage a job's rows")),
+            (None, _) => Ok(()),
+        }
+    }
+}
+
+/// Returns the error of a stage that has lost rows.
+pub(crate) fn missing_rows_error(job: i64, staged: u64, expected: u64) -> Error {
+    let message = format!("the stage of job {job} has {staged} of {}", counted(expected, "row"));
+    Error::new(ErrorKind::Ledger, message).hint(
+        "The server crashed after rows were written, and a crash empties the stage. The table is \
+         unchanged. Begin the job again, and write all parts.",
+    )
+}
