@@ -94,8 +94,9 @@ pub enum PreparedScope {
 }
 
 /// Ends transactions that earlier runs have left prepared on the cluster's nodes, as their jobs'
-/// rows in the ledger say. Until then the rows of a chunk that the ledger has are invisible. Returns
-/// whether the job of `scope` had such transactions. Does nothing in a database without Citus.
+/// rows in the ledger say. Until then the rows of a chunk that the ledger has are invisible.
+/// Returns whether the job of `scope` had such transactions. Does nothing in a database without
+/// Citus.
 ///
 /// # Errors
 /// [`ErrorKind::Connect`], which is retryable, if a node cannot be reached, or if a transaction of
