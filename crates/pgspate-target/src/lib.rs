@@ -24,6 +24,7 @@ mod search_path;
 pub mod server;
 pub mod session;
 mod session_settings;
+pub mod shards;
 mod similar_table;
 mod storage;
 mod table;

@@ -7,6 +7,7 @@ use super::change::{self, RecordedChange};
 use super::identity::lock_key;
 use super::unlogged;
 use super::{JobId, lock, schema, shadow};
+use crate::shards::{PreparedScope, resolve_prepared};
 use crate::{Error, ErrorKind, Result, TypedQuery, server_error};
 
 /// A job as `pgspate status` shows it.
@@ -129,6 +130,8 @@ pub async fn forget_job(client: &Client, job: i64) -> Result<()> {
              `delete from pgspate.change where job = {job}`."
         )));
     }
+    // Only the ledger's rows say that prepared transactions are to be committed.
+    resolve_prepared(client, PreparedScope::Job(job)).await?;
     shadow::drop_shadow(client, JobId(job)).await?;
     let sql = format!(
         "begin; delete from pgspate.ledger where job = {job}; \

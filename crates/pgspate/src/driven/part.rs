@@ -163,7 +163,7 @@ impl Attempt<'_> {
             CopyEnd::LanesConflict => {
                 Err(Error::new(ErrorKind::Bug, "a single session waits for itself"))
             }
-            CopyEnd::Interrupted(error) => Err(explain(error)),
+            CopyEnd::Interrupted(error) | CopyEnd::NotRoutable(error) => Err(explain(error)),
         }
     }
 

@@ -8,6 +8,7 @@ use tokio_postgres::Client;
 use super::add_columns::ColumnsToAdd;
 use super::{
     FileCounts, Load, LoadOptions, LoadWatch, NewTable, create, ledger_job, member, replace,
+    routing,
 };
 use crate::copy::{EarlySession, Lanes};
 use crate::job::JobSession;
@@ -40,6 +41,9 @@ pub fn prepare(options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<Load>
             &control_session
                 .with_client(async |client: &Client| ledger::read_url_key(client).await)?,
         );
+    }
+    if matches!((&load.job.identity, &has_ledger), (Some(_), Ok(true))) {
+        load.resolve_prepared()?;
     }
     let (client, table) = (load.job.client(), &load.table);
     let known = async {
@@ -76,6 +80,7 @@ pub fn prepare(options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<Load>
         load.adopt_table()?;
     }
     load.table_care(&LoadWatch::default()).plan()?;
+    load.check_nodes();
     Ok(load)
 }
 
@@ -146,6 +151,10 @@ fn inspect(mut options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load
         rejects: options.rejects.is_some(),
         dependencies: runtime
             .block_on(replace::read_dependencies(&options, connection, existing))?,
+        shards: match existing {
+            Some(table) => runtime.block_on(routing::read_shards(connection, table, &session))?,
+            None => None,
+        },
     };
     let mut plan = LoadPlan::make(&table, &session, &reading.facts(), &request)?;
     let free_connections = free_connections?;

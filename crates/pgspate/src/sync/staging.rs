@@ -176,7 +176,9 @@ impl Staging {
                         &watch.copy,
                     )?;
                 }
-                Ok(CopyEnd::Interrupted(error)) | Err(error) => return Err(error),
+                Ok(CopyEnd::Interrupted(error) | CopyEnd::NotRoutable(error)) | Err(error) => {
+                    return Err(error);
+                }
             }
         }
     }
