@@ -329,7 +329,8 @@ pub async fn lock_fence(client: &Client, begun: &BegunFleetJob) -> Result<bool> 
 pub async fn end_writers(client: &Client, stage: &str) {
     let sql = "select pg_terminate_backend(pid) from pg_locks \
                where relation = to_regclass($1) and pid <> pg_backend_pid() \
-                 and mode = 'RowExclusiveLock' and granted and database = (select oid from pg_database where datname = current_database())";
+                 and mode = 'RowExclusiveLock' and granted \
+                 and database = (select oid from pg_database where datname = current_database())";
     let _ = client.fetch_all(sql, &[&stage]).await;
 }
 
@@ -385,8 +386,8 @@ pub async fn take_job_slot(client: &Client, job: i64, slots: u32) -> Result<bool
     lock::take_slot(client, &digest_texts(["fleet job slot", &job.to_string()]), slots).await
 }
 
-/// Returns whether the attempt of a part with this transaction is sealed, after the caller has lost
-/// the answer to its commit. `None` if the transaction is still in progress.
+/// Returns whether the attempt of a part with this transaction is sealed. The caller has lost the
+/// answer to its commit. `None` if the transaction is still in progress.
 ///
 /// # Errors
 /// [`ErrorKind::Server`] if the ledger cannot be read, [`ErrorKind::Connect`] if the connection

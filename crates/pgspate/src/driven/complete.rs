@@ -118,7 +118,7 @@ impl Completion<'_> {
         }
         let sealed = ledger::read_parts(client, ticket.job).await?;
         let winners = find_winners(ticket, receipts, &sealed)?;
-        // Nobody can seal as long as this session has the lock, so who writes is a loser.
+        // No attempt can seal as long as this session has the lock, so those that write are losers.
         ledger::end_writers(client, &ticket.destination).await;
         if sealed.len() > winners.len() {
             let staged = StagedParts { ticket, columns: &[], parts: &winners };
