@@ -14,6 +14,10 @@ VENV = target/python
 BARE = target/python-bare
 FRESH = target/python-wheel
 LINT = target/python-lint
+# FLEET has Spark, Ray and dlt, which are large.
+FLEET = target/python-fleet
+# Airflow pins versions of its own.
+AIRFLOW = target/python-airflow
 SITE = target/python-site
 AUDIT = target/audit
 # RELEASE has the programs that build wheels and static commands, RELEASE_LINT those that check files.
@@ -31,6 +35,7 @@ help:
 	@echo 'make wheel      build the Python package and try it in a new environment'
 	@echo 'make check      run what CI runs: format, lints, tests on two versions of PostgreSQL'
 	@echo 'make test-debezium  apply real Debezium and wal2json; needs Java, Maven and MariaDB'
+	@echo 'make test-fleet  write from Spark and Ray; needs Java 17, and fetches 0.7 GB of packages'
 	@echo 'make bench      compare with other loaders and write docs/bench/'
 	@echo 'make fuzz       fuzz each target for FUZZ_SECONDS; nightly and cargo-fuzz add coverage'
 	@echo 'make audit      check advisories, licences and sources of all dependencies'
@@ -71,6 +76,29 @@ $(VENV)/made: python/tests/requirements.txt
 $(BARE)/made: python/tests/requirements-bare.txt
 	$(PYTHON) -m venv $(BARE)
 	$(BARE)/bin/python $(PIP_INSTALL) python/tests/requirements-bare.txt
+	@touch $@
+
+# Writes from real engines, with tasks, executors and nodes that die. The second run of mypy sees the
+# engines' own types.
+FLEET_TYPED = pgspate/spark.py pgspate/_spark_source.py pgspate/ray.py pgspate/dlt.py pyspark_pgspate
+test-fleet: $(VENV)/made $(FLEET)/made $(AIRFLOW)/made
+	@java -version 2> /dev/null || { \
+		echo "Java 17 is missing: apt-get install default-jre-headless"; exit 1; \
+	}
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/maturin develop -q -m python/Cargo.toml
+	cd python && ../$(FLEET)/bin/mypy $(FLEET_TYPED)
+	cd python && PYTHONPATH=$(CURDIR)/python ../$(FLEET)/bin/python -m pytest tests-fleet
+	cd python && PYTHONPATH=$(CURDIR)/python ../$(AIRFLOW)/bin/python -m pytest \
+		tests-fleet/test_airflow.py
+
+$(FLEET)/made: python/tests/requirements-fleet.txt
+	$(PYTHON) -m venv $(FLEET)
+	$(FLEET)/bin/python $(PIP_INSTALL) python/tests/requirements-fleet.txt
+	@touch $@
+
+$(AIRFLOW)/made: python/tests/requirements-airflow.txt
+	$(PYTHON) -m venv $(AIRFLOW)
+	$(AIRFLOW)/bin/python $(PIP_INSTALL) python/tests/requirements-airflow.txt
 	@touch $@
 
 wheel: $(VENV)/made
@@ -118,7 +146,9 @@ notices:
 # Writes the newest versions that the .in files allow, with their hashes.
 requirements: $(AUDIT)/made
 	@for file in audit/requirements python/tests/requirements python/tests/requirements-bare \
-		python/tests/requirements-guide python/tests/requirements-lint site/requirements \
+		python/tests/requirements-airflow python/tests/requirements-fleet \
+		python/tests/requirements-guide \
+		python/tests/requirements-lint site/requirements \
 		release/requirements release/requirements-lint; do \
 		echo "$$file.txt"; \
 		$(AUDIT)/bin/uv pip compile -q --upgrade --universal --python-version 3.11 \
@@ -194,6 +224,18 @@ bench:
 	$(CARGO) build --release -p pgspate-cli
 	bash bench/run.sh
 
+# Measures Spark and Ray, with the package as a release build. LINEITEM is a file that `make bench` makes;
+# Maven fetches the JDBC driver.
+LINEITEM = $${XDG_CACHE_HOME:-$$HOME/.cache}/pgspate-bench/lineitem-0.4.parquet
+JDBC_VERSION = 42.7.14
+BENCH_FLEET = target/bench-fleet
+bench-fleet: $(VENV)/made $(FLEET)/made
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/maturin develop -q --release -m python/Cargo.toml
+	mvn -B -q org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy \
+		-Dartifact=org.postgresql:postgresql:$(JDBC_VERSION) -DoutputDirectory=$(CURDIR)/$(BENCH_FLEET)
+	PYTHONPATH=$(CURDIR)/python $(FLEET)/bin/python bench/fleet.py $(LINEITEM) \
+		--jar $(BENCH_FLEET)/postgresql-$(JDBC_VERSION).jar --out $(BENCH_FLEET)/trials.ndjson
+
 # Without nightly Rust and cargo-fuzz, the targets run on random mutations, without coverage.
 fuzz:
 	@if $(CARGO) +nightly fuzz --version > /dev/null 2>&1; then \
@@ -227,6 +269,6 @@ reference-python: $(VENV)/made
 	$(VENV)/bin/python python/reference.py > docs/reference/python.md
 	$(VENV)/bin/python python/reference.py options > python/pgspate/_typed.py
 
-.PHONY: help demo test test-rust test-python wheel check lint lint-prose audit notices requirements dist docs \
+.PHONY: help demo test test-rust test-python test-fleet wheel check lint lint-prose audit notices requirements dist docs \
 	lint-python lint-release test-kafka test-other release-wheel release-binary test-release \
-	test-debezium bench fuzz reference reference-python
+	test-debezium bench bench-fleet fuzz reference reference-python

@@ -54,7 +54,7 @@ def reference_page() -> Iterator[str]:
         yield f"- `{name}`: {meaning}"
     for name in CALLS:
         yield from entry(f"pgspate.{name}", getattr(pgspate, name))
-    for module in ("aio", "sqlalchemy"):
+    for module in ("aio", "sqlalchemy", "spark"):
         namespace = __import__(f"pgspate.{module}", fromlist=["load"])
         for name in namespace.__all__:
             yield from entry(f"pgspate.{module}.{name}", getattr(namespace, name))
