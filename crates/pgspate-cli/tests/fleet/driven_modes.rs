@@ -410,7 +410,10 @@ fn tables_that_cannot_be_written_in_this_way_are_refused() {
     let receipt = scene.write(&ticket, 0, 1, 2);
     let error = scene.complete(&ticket, &[]).unwrap_err();
     assert!(error.to_string().contains("but there is no receipt"), "{error}");
-    scene.case.db.run("create table child () inherits (t); insert into child (id, n) values (7, 1)");
+    scene
+        .case
+        .db
+        .run("create table child () inherits (t); insert into child (id, n) values (7, 1)");
     let error = scene.complete(&ticket, &[receipt]).unwrap_err();
     assert!(error.to_string().contains("would be emptied, too"), "{error}");
     assert_eq!(scene.ids(), "-1 7");
