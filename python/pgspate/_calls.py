@@ -111,7 +111,7 @@ def load(
         index: Load the index of a data frame of pandas as columns. True loads all levels, with the
             names that ``to_sql`` gives them; False loads none. Default: levels with a name.
         create: Create the table if it does not exist, with types that fit the data.
-        types: Types of columns of the created table, by column: ``{"price": "numeric(10,2)"}``.
+        types: Types of created or added columns, by column: ``{"price": "numeric(10,2)"}``.
         primary_key: Columns of the created table's primary key.
         replace: Replace the table's rows with the data. ``"truncate"`` empties and fills the table
             in one transaction, and readers wait until it ends. ``"swap"`` fills a shadow table and

@@ -66,6 +66,9 @@ def classify_data(
     if name == "LazyFrame":
         hint = "Give the rows: `.collect()` runs the query of a LazyFrame."
         raise UsageError("a LazyFrame has no rows yet", hint=hint)
+    if name == "Series":
+        hint = "Make a data frame of the Series: `.to_frame()`."
+        raise UsageError("a Series has no columns", hint=hint)
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         is_in_memory = any(_is_in_memory_class(package, data) for package in _IN_MEMORY_CLASSES)
         return ("in_memory" if is_in_memory else "stream", data, name), None

@@ -171,6 +171,7 @@ class BugError(Error):
 
 # Flags whose arguments have another name.
 _ARGUMENTS = {flag: name for name, flag in FLAGS.items()}
+_ALLOWS = re.compile(r"--(max-[a-z]+(?:-[a-z]+)?) allows")
 _FLAG = re.compile(r"`--([a-z][a-z-]*)(?:[ =]([^`]*))?`")
 
 
@@ -187,4 +188,7 @@ def _replace_flags(text: str) -> str:
             return f"`{name}=...`"
         return f"`{name}={value!r}`"
 
-    return _FLAG.sub(argument, text)
+    def limit(found: re.Match[str]) -> str:
+        return found.group(1).replace("-", "_") + "= allows"
+
+    return _ALLOWS.sub(limit, _FLAG.sub(argument, text))

@@ -153,12 +153,18 @@ def _arrow_table(frame: Any, is_plain: list[bool]) -> Any:
     except (pyarrow.ArrowException, OverflowError, TypeError, ValueError):
         # For example, an integer has more than 64 bits. The engine's own error names the value.
         return None
-    for nth, column in enumerate(columns):
-        if column in nested:
-            metadata = {"ARROW:extension:name": "arrow.json"}
-            field = pyarrow.field(column, pyarrow.string(), metadata=metadata)
-            table = table.add_column(nth, field, nested[column])
-    return table
+    if not nested:
+        return table
+    metadata = {"ARROW:extension:name": "arrow.json"}
+    plain_columns = zip(table.schema, table.columns)
+    all_columns = [
+        (pyarrow.field(column, pyarrow.string(), metadata=metadata), nested[column])
+        if column in nested
+        else next(plain_columns)
+        for column in columns
+    ]
+    schema = pyarrow.schema([field for field, _ in all_columns])
+    return pyarrow.Table.from_arrays([array for _, array in all_columns], schema=schema)
 
 
 def _import_pyarrow() -> Any:

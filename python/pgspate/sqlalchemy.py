@@ -289,7 +289,7 @@ class _ModelTable:
             self.columns = {column.key: column for column in model.columns}
             self.cls: Any = None
         else:
-            mapper = sa.inspect(model)
+            mapper = _mapper_of(model)
             if not isinstance(mapper.local_table, sa.Table) or mapper.inherits is not None:
                 message = f"class {mapper.class_.__name__} is not mapped to one table"
                 raise UsageError(message, hint="Pass the table as the model, and dicts as rows.")
@@ -408,6 +408,19 @@ def _row_values(row: Any) -> dict[str, Any]:
         return {name: getattr(row, name) for name in names}
     values = instance_dict(row)
     return {name: values[name] for name in names if name in values}
+
+
+def _mapper_of(model: Any) -> Any:
+    """Returns the mapper of a model. Raises `UsageError` for another object."""
+    try:
+        mapper = sa.inspect(model)
+    except NoInspectionAvailable:
+        mapper = None
+    if hasattr(mapper, "local_table"):
+        return mapper
+    message = f"an object of class {type(model).__name__} is neither a model nor a table"
+    hint = "Pass a mapped class or a `Table`. `pgspate.load` and `sync` take the name of a table."
+    raise UsageError(message, hint=hint)
 
 
 @lru_cache(maxsize=64)

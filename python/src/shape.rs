@@ -93,7 +93,7 @@ fn mapping_values<'py>(
     // A subclass of dict, such as a defaultdict, may return values for keys that it does not have.
     if let Some(get_all) = getter.as_ref().filter(|_| row.is_exact_instance_of::<PyDict>()) {
         match get_all.bind(py).call1((row,)) {
-            Ok(_) if is_strict && dict.len() != keys.len() => return Err(unknown_key()),
+            Ok(_) if is_strict && dict.len() != keys.len() => return Err(unknown_key(dict, keys)),
             Ok(values) => return Ok(values.cast_into().map_err(PyErr::from)?),
             // A key is missing. Later rows probably lack keys too. An exception for each of these
             // rows would be slow, so the getter is not used any more.
@@ -108,13 +108,22 @@ fn mapping_values<'py>(
         values.push(value.unwrap_or_else(|| py.None().into_bound(py)));
     }
     if is_strict && dict.len() != found {
-        return Err(unknown_key());
+        return Err(unknown_key(dict, keys));
     }
     Ok(PyTuple::new(py, values)?)
 }
 
-fn unknown_key() -> RowFault {
-    row_fault(format!("the row has a key that none of the first {ROWS_AHEAD} rows has"))
+/// Returns the error for a dict with a key that is not in `keys`. Names the first such key.
+fn unknown_key(dict: &Bound<'_, PyDict>, keys: &[Py<PyString>]) -> RowFault {
+    let is_known =
+        |key: &Bound<'_, PyAny>| keys.iter().any(|it| key.eq(it.bind(dict.py())).unwrap_or(false));
+    let unknown = dict.keys().into_iter().find(|key| !is_known(key));
+    let name = unknown.map_or_else(String::new, |key| format!(" {key:?}"));
+    let message = format!("the row has a key{name} that none of the first {ROWS_AHEAD} rows has");
+    RowFault::Value(
+        Error::new(ErrorKind::Type, message)
+            .hint("Name all keys with `columns=`, or give one of the first rows this key."),
+    )
 }
 
 fn row_fault(message: String) -> RowFault {

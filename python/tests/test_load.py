@@ -118,7 +118,7 @@ def test_rejected_rows_are_written_to_a_file(db, dsn, tmp_path):
     [
         ([(1,), (2, 3)], "the row has 2 values, expected 1"),
         ([{"a": 1}] + [{"a": 1, "q": 2}], 'column "q" of relation "t" does not exist'),
-        ([{"a": 1}] * 1000 + [{"a": 1, "q": 2}], "has a key that none of the first 1000"),
+        ([{"a": 1}] * 1000 + [{"a": 1, "q": 2}], "has a key 'q' that none of the first 1000"),
         ([(1, 2)], 'the input has 2 fields, but "t" has 1 column'),
         ([1], "a row of class int has no columns"),
         ([(b"x",)], "which only a column of type bytea takes"),

@@ -112,6 +112,18 @@ def test_json_of_an_object_column_is_stored_as_it_is(db, dsn, way):
     assert [row[1:] for row in stored(db)] == list(zip(values, lists))
 
 
+def test_a_frame_of_json_columns_alone_is_loaded(db, dsn, way):
+    frame = pandas.DataFrame({"j": [{"a": 1}, None], "k": [[{"b": 2}], []]})
+    pgspate.load(frame, "t", create=True, to=dsn)
+    assert stored(db) == [({"a": 1}, [{"b": 2}]), (None, [])]
+
+
+def test_a_series_is_told_to_become_a_frame(dsn):
+    with pytest.raises(pgspate.UsageError, match="a Series has no columns") as caught:
+        pgspate.load(pandas.Series([1, 2], name="a"), "t", create=True, to=dsn)
+    assert ".to_frame()" in caught.value.hint
+
+
 def test_lists_of_scalars_are_arrays(db, dsn, way):
     frame = pandas.DataFrame({"id": [1, 2], "a": [[1, 2], []], "s": [["x"], None]})
     pgspate.load(frame, "t", create=True, to=dsn)

@@ -467,3 +467,10 @@ def test_the_argument_to_may_be_an_engine_or_a_url(engine, db):
         pgspate.load([(1,)], "t", to=lite)
     with pytest.raises(pgspate.UsageError, match="has no connection string"):
         pgspate.load([(1,)], "t", to=5)
+
+
+def test_a_model_that_is_no_model_is_refused(engine):
+    for model in ["orders", 7]:
+        with orm.Session(engine) as session:
+            with pytest.raises(pgspate.UsageError, match="neither a model nor a table"):
+                pgspate.sqlalchemy.load(session, model, [])

@@ -267,3 +267,10 @@ def test_a_subinterpreter_loads_or_is_refused():
                           text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "1 row" in done.stdout or "interpreter" in done.stdout
+
+
+def test_the_error_about_a_new_key_names_the_key_and_the_remedy(dsn):
+    rows = [{"a": 1}] * 1200 + [{"a": 2, "late": 3}]
+    with pytest.raises(pgspate.ConversionError, match="a key 'late' that none") as caught:
+        pgspate.load(iter(rows), "t", create=True, to=dsn)
+    assert "columns=" in caught.value.hint

@@ -122,14 +122,12 @@ fn render(report: &ApplyReport, style: TerminalStyle) -> String {
         rows.push(format!("{} truncated", plural(counts.truncated, "table")));
     }
     if counts.batches > 0 || report.copied.is_empty() {
-        let commits = if counts.batches == 1 { "commit" } else { "commits" };
-        let _ = writeln!(
-            text,
-            "  {} in {} {commits}: {}",
-            rows.join(", "),
-            thousands(counts.batches),
-            report.tables.join(", "),
-        );
+        let tables = match report.tables.as_slice() {
+            [] => String::new(),
+            tables => format!(": {}", tables.join(", ")),
+        };
+        let commits = plural(counts.batches, "commit");
+        let _ = writeln!(text, "  {} in {commits}{tables}", rows.join(", "));
     }
     if counts.left_out > 0 {
         let events = plural(counts.left_out, "event");

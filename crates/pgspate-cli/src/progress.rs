@@ -119,6 +119,10 @@ fn render_stream(
     events_per_second: f64,
 ) -> Vec<LinePart> {
     let mut parts = vec![LinePart::new(0, format!("applying {stream}"))];
+    if let Some(waits_for) = &progress.waits_for {
+        parts.push(LinePart::new(1, waits_for.as_str()));
+        return parts;
+    }
     if let Some((table, rows)) = &progress.copying {
         parts.push(LinePart::new(2, format!("copying {table}")));
         parts.push(LinePart::new(1, format!("{} rows", short(*rows))));
@@ -333,6 +337,12 @@ mod tests {
         insta::assert_snapshot!(
             fit_line(&render_stream("topic t", &of_topics, 187_000.0), 160),
             @"applying topic t  1.23M events  98.0 MB  187k/s  batches of 150k  5.30k messages behind, 1.42 s"
+        );
+        let waits_for = Some("waiting up to 60 s: another process reads the slot".to_owned());
+        let waiting = apply::ApplyProgress { waits_for, ..progress.clone() };
+        insta::assert_snapshot!(
+            fit_line(&render_stream("slot s", &waiting, 0.0), 79),
+            @"applying slot s  waiting up to 60 s: another process reads the slot"
         );
         let copying = Some(("public.orders".to_owned(), 4_200_000));
         let copying = apply::ApplyProgress { copying, ..progress };

@@ -144,6 +144,7 @@ fn render(job: &JobStatus) -> String {
         (None, Some(worker)) => format!("running in {worker}"),
         (None, None) => "unfinished; run the same command again to continue".to_owned(),
     };
+    let age = job.age_seconds.map_or_else(String::new, |age| format!(", {} ago", long(age)));
     let from = match job.sources.as_slice() {
         [] => "nothing".to_owned(),
         [only] => only.clone(),
@@ -166,7 +167,7 @@ fn render(job: &JobStatus) -> String {
         ),
     };
     format!(
-        "job {}  {} {from} into {}\n  began {}; {state}\n  {} in {}{rejected}{shadow}\n\
+        "job {}  {} {from} into {}\n  began {}{age}; {state}\n  {} in {}{rejected}{shadow}\n\
          {changes}",
         job.job,
         job.command,
@@ -175,6 +176,17 @@ fn render(job: &JobStatus) -> String {
         plural(job.rows_written.unsigned_abs(), "row"),
         plural(job.chunks.unsigned_abs(), "chunk"),
     )
+}
+
+/// Formats an age in its two largest units: `3 d 2 h`, `5 min`.
+fn long(seconds: i64) -> String {
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{} s", seconds.max(0)),
+        (0, 0, _) => format!("{minutes} min"),
+        (0, _, _) => format!("{hours} h {minutes} min"),
+        _ => format!("{days} d {hours} h"),
+    }
 }
 
 /// Formats a stream in two lines.
@@ -202,4 +214,17 @@ fn render_stream(stream: &StreamStatus) -> String {
         plural(stream.events.unsigned_abs(), "event"),
         stream.updated,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::long;
+
+    #[test]
+    fn ages_have_two_units() {
+        assert_eq!(long(59), "59 s");
+        assert_eq!(long(7 * 60 + 5), "7 min");
+        assert_eq!(long(3 * 3600 + 4 * 60), "3 h 4 min");
+        assert_eq!(long(50 * 3600), "2 d 2 h");
+    }
 }

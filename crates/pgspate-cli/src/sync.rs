@@ -27,6 +27,9 @@ pub(crate) fn run(args: SyncArgs, style: TerminalStyle) -> Result<CommandAnswer>
         return Ok(CommandAnswer::Yes);
     }
     if plan {
+        if !quiet {
+            sync.evidence().iter().for_each(|found| write_stderr_line(style.dim(found)));
+        }
         for statement in sync.statements() {
             write_stdout(format!("{statement};\n"))?;
         }
@@ -133,9 +136,9 @@ fn render(report: &SyncReport, style: TerminalStyle) -> String {
         return text + &summary_end(report, style);
     };
     line(&format!(
-        "  {} of WAL, {} blocks read, {} changed; {}, {}",
+        "  {} of WAL, {} read, {} changed; {}, {}",
         bytes(wal),
-        known(report.blocks_read),
+        report.blocks_read.map_or("unknown blocks".to_owned(), |read| plural(read, "block")),
         thousands(dirtied),
         plural(report.dead_rows, "dead row"),
         plural(hot, "HOT update"),

@@ -71,7 +71,8 @@ fn headers_are_detected_by_types_names_and_uniqueness() {
         (",year,carrier\n1,2013,UA\n", true),
         ("city,country\nParis,France\nRome,Italy\n", true),
         ("yes,no\nyes,yes\nno,no\n", false),
-        ("a,a\n1,2\n", false),
+        ("a,a\n1,2\n", true),
+        ("a,a\nx,y\n", false),
         ("some text! (really),other text?\nmore of it...,and more\n", false),
         ("id,name\n", false),
         ("dep_time,arr_time\nNA,NA\n517,830\n533,850\n", true),
@@ -84,6 +85,18 @@ fn headers_are_detected_by_types_names_and_uniqueness() {
         ("y,1\nn,2\n", false),
     ] {
         assert_eq!(sniff_whole("x.csv", sample).header, header, "{sample:?}");
+    }
+    for (sample, is_doubtful) in [
+        ("id,name\n", true),
+        ("some text!,x\n", false),
+        ("1,name\n", false),
+        ("a,a\n", false),
+        ("city,,\n1,2,3\n", true),
+        ("city,,\nrome,2,3\n", false),
+        ("id,name\n1,x\n", false),
+    ] {
+        let sniffed = sniff_whole("x.csv", sample);
+        assert_eq!(sniffed.header_doubt.is_some(), is_doubtful, "{sample:?}");
     }
     let known = ["ID".to_string(), "name".to_string()];
     let only = sniff("x.csv", b"id,Name\n", true, Some(&known), &given).unwrap();
@@ -165,5 +178,20 @@ proptest! {
         complete in any::<bool>(),
     ) {
         let _ = sniff(name, &sample, complete, None, &SniffOverrides::default());
+    }
+}
+
+#[test]
+fn binary_files_that_are_not_read_are_named() {
+    for (start, description) in [
+        (&b"SQLite format 3\0\x10\0"[..], "a SQLite database"),
+        (b"01234567DUCK@\0\0\0", "a DuckDB database"),
+        (b"Obj\x01\0", "an Avro file"),
+        (b"ORC\0", "an ORC file"),
+    ] {
+        let error = sniff("x", start, true, None, &SniffOverrides::default()).unwrap_err();
+        let expected = format!("the input is {description}, which pgspate does not read");
+        assert_eq!(error.to_string(), expected);
+        assert!(error.hint_text().is_some());
     }
 }

@@ -14,6 +14,7 @@
 
 pub mod connect;
 mod dependencies;
+mod fillfactor;
 mod index;
 pub mod ledger;
 mod maintenance;
@@ -23,6 +24,7 @@ mod search_path;
 pub mod server;
 pub mod session;
 mod session_settings;
+pub mod shards;
 mod similar_table;
 mod storage;
 mod table;
@@ -33,6 +35,7 @@ mod typed_query;
 pub use dependencies::{
     IncomingForeignKey, TableDependencies, has_inheriting_tables, replace_obstacles,
 };
+pub use fillfactor::{UPDATES_PER_VACUUM, advised_fillfactor};
 pub use index::{DEFINITION_SETTINGS, IndexKind, TableIndex};
 pub use maintenance::{MaintenanceFacts, Sequence, locking_sessions};
 pub use pgspate_base::{

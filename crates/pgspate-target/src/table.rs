@@ -11,6 +11,7 @@ use tokio_postgres::{Client, Row};
 use super::search_path::table_lookup_cte;
 use super::{TableStorage, TypedQuery, server_error};
 use crate::{Error, ErrorKind, Result};
+use pgspate_base::is_alike;
 use pgspate_input::types::{PgType, TypeKind};
 
 /// A table as the catalog describes it.
@@ -193,6 +194,11 @@ where i.indrelid = (select oid from target)
 order by 1";
 
 impl TargetTable {
+    /// Returns whether a column has this name, ignoring case.
+    pub fn has_column_alike(&self, name: &str) -> bool {
+        self.columns.iter().any(|column| is_alike(&column.name, name))
+    }
+
     /// Reads the facts of the table `name`, which is written as in SQL. Returns `None` if the
     /// user's search path has no such table.
     ///

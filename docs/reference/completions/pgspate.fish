@@ -41,7 +41,7 @@ complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "reference" -d 'Prin
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -s t -l table -d 'Write into this table, spelled as in SQL [default: the name of the first source]' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l to -d 'Connect to this URL or key=value; by default PG* variables, else the embedded PostgreSQL' -r
-complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l type -d 'Give a column of the created table this type, spelled as in SQL' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l type -d 'Give a created or added column this type, spelled as in SQL' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l primary-key -d 'Make these columns the primary key of the created table' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l replace -d 'Replace all rows; readers see the old rows, or wait, until the new are loaded' -r -f -a "auto\t'Choose the way that the table allows'
 truncate\t'Empty and fill the table in one transaction; readers wait until it ends'
@@ -109,7 +109,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand load" -s q -l quiet -d '
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -s t -l table -d 'Write into this table, spelled as in SQL [default: the name of the first source]' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l to -d 'Connect to this URL or key=value; by default PG* variables, else the embedded PostgreSQL' -r
-complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l type -d 'Give a column of the created table this type, spelled as in SQL' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l type -d 'Give a created or added column this type, spelled as in SQL' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l primary-key -d 'Make these columns the primary key of the created table; by default those of --key' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l key -d 'Identify rows by these columns; by default by the primary key' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l scope-by -d 'Sync the rows whose values in these columns occur in the source' -r

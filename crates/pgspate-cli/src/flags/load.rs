@@ -77,7 +77,6 @@ fn safety() -> Vec<Flag<LoadOptions>> {
         value("max-rejects", "N|P%", rejects_max, |it: &mut LoadOptions, max| {
             it.rejects_max = Some(max)
         })
-        .with(|arg| arg.requires("rejects"))
         .help("Stop after more than this many rejected rows: a number, or a share such as 0.5%"),
         value("changed", "ACTION", changed(), |it: &mut LoadOptions, action| it.changed = action)
             .default("error")

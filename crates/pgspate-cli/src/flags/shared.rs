@@ -101,16 +101,16 @@ pub(super) fn table() -> Vec<Flag<Option<String>>> {
     vec![flag]
 }
 
-/// Returns the flags for a table that `--create` creates. `key_help` is the help of
-/// `--primary-key`.
+/// Returns the flags for columns that `--create` or `--add-columns` makes. `key_help` is the help
+/// of `--primary-key`.
 pub(super) fn new_table(key_help: &'static str) -> Vec<Flag<NewTableOptions>> {
     let types = values("type", "COLUMN=TYPE", column_type, |it: &mut NewTableOptions, types| {
         it.types = types
     });
     let key =
         names("primary-key", "COLUMNS", |it: &mut NewTableOptions, names| it.primary_key = names);
-    let types = types.help("Give a column of the created table this type, spelled as in SQL");
-    [types, key.help(key_help)].map(|flag| flag.with(|arg| arg.requires("create"))).into()
+    let types = types.help("Give a created or added column this type, spelled as in SQL");
+    vec![types, key.with(|arg| arg.requires("create")).help(key_help)]
 }
 
 fn column_type(value: &str) -> std::result::Result<(String, String), &'static str> {

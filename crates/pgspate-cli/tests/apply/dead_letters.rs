@@ -234,6 +234,10 @@ fn an_event_is_set_aside_whatever_error_an_input_function_raises() {
         + &event(2, "no_such_table", "simple")
         + &event(3, "pg_class", "no_such_configuration")
         + &event(4, "pg_class", "simple");
+    case.put("s.ndjson", &events);
+    let run = apply(&case, "s.ndjson --quiet --max-dead-letters 1");
+    let said = "More than 1 event cannot be applied. Raise `--max-dead-letters`, or correct";
+    assert!(run.status == Some(2) && run.stderr.contains(said), "{}", run.stderr);
     let report = applied(&case, &events, "--max-dead-letters 2");
     assert_eq!((&report["dead_letters"], counts(&report)), (&2.into(), [2, 0, 0, 0]));
     assert_eq!(rows(&case, "t"), "(1,pg_class,simple) (4,pg_class,simple)");

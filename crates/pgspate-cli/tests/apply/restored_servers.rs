@@ -1,7 +1,7 @@
 //! Sources and targets that were restored from a backup, replaced, or created again.
 
 use std::path::Path;
-use std::process::Child;
+use std::process::{Child, Command};
 
 use pgspate_embedded::{ThrowawayServer, silent, testing};
 
@@ -135,6 +135,19 @@ fn a_second_run_does_not_end_the_first() {
     let second = finish(follow(&source, &case, "--quiet --retry-for 1"));
     assert_eq!(second.status, Some(2), "{}", second.stderr);
     assert!(second.stderr.contains("is active for PID"), "{}", second.stderr);
+    // A run on a terminal says what it waits for.
+    let shell = "stty cols 120; \"$PGSPATE\" apply \"$SLOT\" --to \"$DSN\" --follow --retry-for 1";
+    let mut on_terminal = Command::new("script");
+    on_terminal.args(["-qec", shell, "/dev/null"]).env("PGSPATE", env!("CARGO_BIN_EXE_pgspate"));
+    on_terminal.env("SLOT", source.slot()).env("DSN", case.db.dsn());
+    match Command::new("script").arg("--version").output() {
+        Err(_) => println!("not tested: there is no program `script`"),
+        Ok(_) => {
+            let waiting = finish(spawn(&mut on_terminal));
+            let said = "waiting up to 1 s: another process reads the slot";
+            assert!(waiting.stdout.contains(said), "{}", waiting.stdout);
+        }
+    }
     source.run("insert into t values (1)");
     wait_until("the first run applies more rows", || rows(&case, "t") == "(1)");
     assert!(first.try_wait().unwrap().is_none());

@@ -216,7 +216,7 @@ fn updates_that_write_all_indexes_are_found() {
          update t set v = 'b'"
     ));
     let finding = wait_for_finding(&db.dsn(), "hot-updates", "");
-    assert_eq!(remedy(&finding)[0], "alter table public.t set (fillfactor = 70);");
+    assert_eq!(remedy(&finding)[0], "alter table public.t set (fillfactor = 60);");
     for statement in remedy(&finding) {
         db.run(&statement);
     }

@@ -479,7 +479,7 @@ fn proposed_settings_fit_the_server() {
       risk: each autovacuum worker may take that much memory
 
     max_parallel_maintenance_workers  4 instead of 2
-      up to half of the CPUs build an index
+      half as many workers as CPUs build an index, but at least 2 and at most 8
       risk: less CPU time for other sessions while indexes are built
 
     autovacuum_vacuum_cost_limit  2000 instead of -1 (vacuum_cost_limit, 200)

@@ -8,6 +8,7 @@ use pgspate::sync::{Scope, SyncOptions};
 use pgspate::target::connect::{Dsn, Environment};
 
 use crate::driven::DriverScene;
+use crate::run::session;
 
 fn replacing() -> FleetJobOptions {
     FleetJobOptions { mode: FleetMode::Replace, ..FleetJobOptions::default() }
@@ -315,7 +316,7 @@ fn tasks_wait_while_the_role_has_too_many_connections() {
     ));
     let dsn = format!("{} user='{role}'", scene.case.db.dsn());
     scene.dsn = Dsn::resolve(Some(&dsn), &Environment::default()).unwrap().unwrap();
-    let ticket = begin(&scene, FleetJobOptions::default());
+    let ticket = begin(&scene, by_job());
     for part in 0..6 {
         scene.case.put(&format!("{part}.csv"), format!("id\n{part}\n"));
     }
@@ -326,4 +327,166 @@ fn tasks_wait_while_the_role_has_too_many_connections() {
     });
     assert_eq!(scene.complete(&ticket, &receipts).unwrap().rows_written, 6);
     scene.case.db.run(&format!("drop owned by \"{role}\" cascade; drop role \"{role}\""));
+}
+
+/// A policy hides the table's rows, so the table seems to be empty. It must not be exchanged.
+#[test]
+fn hidden_rows_are_kept() {
+    let mut scene = DriverScene::new();
+    let database = scene.case.value("select current_database()");
+    let role = format!("hidden_{database}");
+    scene.case.db.run(&format!(
+        "create role \"{role}\" login; alter table t owner to \"{role}\"; \
+         grant create on database \"{database}\" to \"{role}\"; \
+         grant create on schema public to \"{role}\"; \
+         create schema pgspate authorization \"{role}\"; \
+         alter table t enable row level security; alter table t force row level security; \
+         create policy positive on t using (id > 0) with check (true)"
+    ));
+    let dsn = format!("{} user='{role}'", scene.case.db.dsn());
+    scene.dsn = Dsn::resolve(Some(&dsn), &Environment::default()).unwrap().unwrap();
+    let ticket = begin(&scene, by_job());
+    assert!(!ticket.has_shadow);
+    let receipt = scene.write(&ticket, 0, 1, 2);
+    assert_eq!(scene.complete(&ticket, &[receipt]).unwrap().inserted, 2);
+    // The policy hides the rows only after the job has begun.
+    scene.case.db.run("delete from t; alter table t no force row level security");
+    let ticket = scene.begin_with(None, by_job(), None).unwrap();
+    assert!(ticket.has_shadow);
+    let receipt = scene.write(&ticket, 0, 3, 4);
+    scene.case.db.run("insert into t (id) values (-7); alter table t force row level security");
+    let report = scene.complete(&ticket, &[receipt]).unwrap();
+    assert_eq!((report.inserted, report.warnings.len()), (2, 1));
+    scene.case.db.run("alter table t no force row level security");
+    assert_eq!(scene.ids(), "-7 3 4");
+    scene.case.db.run(&format!(
+        "alter table t owner to current_user; drop owned by \"{role}\" cascade; \
+         drop role \"{role}\""
+    ));
+}
+
+/// An attempt of the earlier run commits its rows while the driver begins again and waits for it.
+#[test]
+fn a_part_that_is_committed_while_the_driver_begins_again_is_seen() {
+    let scene = DriverScene::new();
+    let first = begin(&scene, by_task(false));
+    let (runtime, client) = session(&scene.case.db.dsn());
+    let attempt = format!(
+        "begin; insert into t (id) values (5); \
+         insert into pgspate.part (job, part, xid, columns, rows) \
+         select job, 0, txid_current(), '{{id}}', 1 from pgspate.fleet_job where job = {} \
+         for key share",
+        first.job
+    );
+    runtime.block_on(client.batch_execute(&attempt)).unwrap();
+    let again = std::thread::scope(|scope| {
+        let begun = scope.spawn(|| scene.begin_with(Some("job"), by_task(false), None));
+        let waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' \
+                     and datname = current_database()";
+        while scene.case.value(waits) == "0" {}
+        runtime.block_on(client.batch_execute("commit")).unwrap();
+        begun.join().unwrap()
+    });
+    let error = again.unwrap_err();
+    assert!(error.to_string().contains("has written 1 part to the table"), "{error}");
+    assert_eq!(scene.ids(), "-1 5");
+}
+
+#[test]
+fn tables_that_cannot_be_written_in_this_way_are_refused() {
+    for (change, options, word) in [
+        ("create table child () inherits (t)", replacing(), "other tables inherit from"),
+        ("create table child (t int references t)", replacing(), "refers to public.t"),
+        ("alter table t set unlogged", by_task(false), "is unlogged"),
+    ] {
+        let scene = DriverScene::new();
+        scene.case.db.run(change);
+        let error = scene.begin_with(None, options, None).unwrap_err();
+        assert!(error.to_string().contains(word), "{error}");
+    }
+    let scene = DriverScene::new();
+    scene.case.db.run("create view seen as select id from t");
+    let ticket = begin(&scene, replacing());
+    let receipt = scene.write(&ticket, 0, 1, 2);
+    let error = scene.complete(&ticket, &[]).unwrap_err();
+    assert!(error.to_string().contains("but there is no receipt"), "{error}");
+    scene.case.db.run("create table child () inherits (t); insert into child (id, n) values (7, 1)");
+    let error = scene.complete(&ticket, &[receipt]).unwrap_err();
+    assert!(error.to_string().contains("would be emptied, too"), "{error}");
+    assert_eq!(scene.ids(), "-1 7");
+}
+
+/// Two jobs begin while the table is empty. The second one finds another table in its place.
+#[test]
+fn two_jobs_may_begin_on_an_empty_table() {
+    let scene = DriverScene::new();
+    scene.case.db.run("delete from t");
+    let jobs = ["a", "b"].map(|name| scene.begin_with(Some(name), by_job(), None).unwrap());
+    let early = scene.write(&jobs[1], 0, 10, 11);
+    let first = scene.write(&jobs[0], 0, 1, 2);
+    assert_eq!(scene.complete(&jobs[0], &[first]).unwrap().warnings, Vec::<String>::new());
+    let late = scene.write(&jobs[1], 1, 12, 12);
+    let report = scene.complete(&jobs[1], &[early, late]).unwrap();
+    assert_eq!((report.inserted, report.warnings.len()), (3, 1));
+    assert_eq!(scene.ids(), "1 2 10 11 12");
+    scene.assert_clean();
+    // A table that was renamed keeps its job.
+    let ticket = scene.begin_with(Some("c"), replacing(), None).unwrap();
+    let receipt = scene.write(&ticket, 0, 5, 5);
+    scene.case.db.run("alter table t rename to other; create table t (id int)");
+    let report = scene.complete(&ticket, &[receipt]).unwrap();
+    assert_eq!(report.table, "public.other");
+    assert_eq!(scene.case.value("select id from other"), "5");
+    assert_eq!(scene.case.value("select count(*) from t"), "0");
+}
+
+/// Who reads the stage, such as a backup, is not disturbed. Who still writes into the shadow when
+/// the job is completed cannot count any more, and is ended.
+#[test]
+fn readers_of_a_stage_go_on_and_late_writers_are_ended() {
+    let scene = DriverScene::new();
+    let ticket = begin(&scene, replacing());
+    let receipt = scene.write(&ticket, 0, 1, 2);
+    let (other, writer) = session(&scene.case.db.dsn());
+    let write = format!("begin; insert into {} (id) values (9)", ticket.destination);
+    other.block_on(writer.batch_execute(&write)).unwrap();
+    // Different numbers of connections do not make other options.
+    let options = FleetJobOptions { connections: Some(3), buffer: 9, ..replacing() };
+    assert!(scene.begin_with(Some("job"), options, None).unwrap().fence == ticket.fence + 1);
+    assert!(other.block_on(writer.batch_execute("commit")).is_err());
+    assert!(scene.complete(&ticket, &[receipt]).is_err());
+
+    let ticket = scene.begin_with(Some("job"), replacing(), None).unwrap();
+    let receipt = scene.write(&ticket, 0, 1, 2);
+    let (other, writer) = session(&scene.case.db.dsn());
+    other.block_on(writer.batch_execute(&write)).unwrap();
+    assert_eq!(scene.complete(&ticket, &[receipt]).unwrap().inserted, 2);
+    assert!(other.block_on(writer.batch_execute("commit")).is_err());
+    assert_eq!(scene.ids(), "1 2");
+
+    let ticket = begin_stage(&scene);
+    let receipt = scene.write(&ticket, 0, 3, 3);
+    let (runtime, reader) = session(&scene.case.db.dsn());
+    let read = format!("begin; select count(*) from {}", ticket.destination);
+    runtime.block_on(reader.batch_execute(&read)).unwrap();
+    std::thread::scope(|scope| {
+        let completed = scope.spawn(|| scene.complete(&ticket, &[receipt]).unwrap());
+        let waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' \
+                     and datname = current_database()";
+        while scene.case.value(waits) == "0" {}
+        runtime.block_on(reader.batch_execute("commit")).unwrap();
+        completed.join().unwrap();
+    });
+    scene.assert_clean();
+}
+
+fn by_job() -> FleetJobOptions {
+    FleetJobOptions::default()
+}
+
+/// Begins a job of a table that has rows, so that the job has a stage.
+fn begin_stage(scene: &DriverScene) -> FleetTicket {
+    let ticket = scene.begin_with(None, by_job(), None).unwrap();
+    assert!(!ticket.has_shadow);
+    ticket
 }

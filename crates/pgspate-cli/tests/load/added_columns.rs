@@ -215,3 +215,66 @@ fn a_column_that_another_session_adds_meanwhile_is_used_with_its_type() {
         assert_eq!(case.columns(), "id integer, n double precision");
     }
 }
+
+#[test]
+fn types_of_added_columns_can_be_chosen() {
+    let case = LoadCase::new("create table t (id int)");
+    case.put("land/a.csv", "id\n1\n");
+    let args = "--table t --quiet --add-columns --type price=numeric(10,2) --type ID=text";
+    case.put("price.csv", "id,Price\n2,5\n");
+    case.load(&format!("price.csv {args}")).success();
+    assert_eq!(case.columns(), "id integer, Price numeric(10,2)");
+    assert_eq!(case.rows("t"), ["(2,5.00)"]);
+    // The column of a later file, and a column that no file has.
+    let args = "land/*.csv --table t --add-columns --type code=varchar(9)";
+    let said = case.refusal(args);
+    assert!(said.contains("the input has no column \"code\", which `--type` names"), "{said}");
+    case.load("land/a.csv --table t --quiet --add-columns").success();
+    case.put("land/b.csv", "id,code\n3,007\n");
+    case.load(args).success();
+    assert_eq!(case.columns(), "id integer, Price numeric(10,2), code character varying(9)");
+    case.load(args).success();
+    case.put("bad.csv", "id,code,n\n4,0123456789,5\n");
+    let said = case.refusal("bad.csv --table t --add-columns --type n=nothing");
+    assert!(said.contains("type \"nothing\" does not exist"), "{said}");
+    assert_snapshot!(case.refusal("bad.csv --table t --type n=int"), @r#"
+    error: `--type` needs `--create` or `--add-columns`: it does not change columns that
+          … the table has
+
+    hint: Create the table with `--create`, or add column "n" to it with `--add-columns`.
+    "#);
+}
+
+#[test]
+fn a_key_that_the_sample_lacks_is_added_by_its_type() {
+    let mut json = String::new();
+    (0..40_000).for_each(|id| json += &format!("{{\"id\":{id},\"name\":\"number {id:>9}\"}}\n"));
+    json += "{\"id\":40000,\"late\":5}\n";
+    for flag in ["--create", "--add-columns"] {
+        let is_new = flag == "--create";
+        let case = LoadCase::new(if is_new { "" } else { "create table t (id bigint, name text)" });
+        case.put("t.json", &json);
+        let said = case.refusal(&format!("t.json --table t {flag}"));
+        if is_new {
+            assert_snapshot!(said, @r#"
+            error: could not load "t.json" into public.t
+              caused by: key "late" names no column, because no record in the first MiB has this key
+              at: t.json, line 40001, byte 1548902
+
+            hint: Name the column and its type, for example with `--type 'late=text'`. To ignore
+                  … keys without a column, use `--ignore-unknown` and leave out `--add-columns`.
+            "#);
+        }
+        let said = case.load(&format!("t.json --table t {flag} --type late=int")).success();
+        assert!(said.contains("key \"late\" is not in the first records"), "{said}");
+        assert_eq!(case.columns(), "id bigint, name text, late integer");
+        assert_eq!(case.value("select max(late) from t where id = 40000"), "5");
+    }
+    // A sync reads the source once.
+    let case = LoadCase::new("create table t (id bigint primary key, name text)");
+    case.put("t.json", &json);
+    let mut sync = case.command(&["sync", "--to", &case.db.dsn()]);
+    let args = "t.json --table t --no-delete --add-columns --type late=int";
+    finish(spawn(sync.args(args.split(' ')))).success();
+    assert_eq!(case.value("select max(late) from t where id = 40000"), "5");
+}

@@ -97,7 +97,7 @@ fn wrong_columns_and_values_are_refused() {
     assert_snapshot!(case.refusal("t.csv --table t --set tenants=1"), @r#"
     error: column "tenants" of relation "t", which `--set` names, does not exist
 
-    hint: Did you mean column "tenant"?
+    hint: Did you mean column "tenant"? `--add-columns` adds the column to the table.
     "#);
     assert_snapshot!(case.refusal("t.csv --table t --set id=1"), @r#"
     error: the input has column "id", which `--set` names

@@ -91,3 +91,17 @@ fn names_in_snake_case_fit_the_columns() {
     let said = case.refusal("t.csv --restart");
     assert!(said.contains("Order ID"), "{said}");
 }
+
+#[test]
+fn columns_of_a_table_created_from_json_are_the_named_keys() {
+    let case = LoadCase::new("");
+    case.put("t.json", "{\"b\":1,\"a\":\"x\",\"d\":2}\n{\"b\":2,\"d\":3}\n");
+    case.load("t.json --create --columns a,b,c,d").success();
+    assert_eq!(case.columns(), "a text, b bigint, c text, d bigint");
+    assert_eq!(case.rows("t"), ["(,2,,3)", "(x,1,,2)"]);
+    // The values of arrays have no names.
+    case.db.run("drop table t");
+    case.put("t.json", "[1,\"x\"]\n[2,\"y\"]\n");
+    case.load("t.json --create --columns a,b").success();
+    assert_eq!(case.columns(), "a bigint, b text");
+}

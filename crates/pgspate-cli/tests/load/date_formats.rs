@@ -49,6 +49,18 @@ fn dates_are_read_in_the_format_and_null_stays_null() {
 }
 
 #[test]
+fn a_date_that_the_server_cannot_read_is_hinted_at_the_option() {
+    let case = LoadCase::new(TABLE);
+    let hint = "`--date-format %d/%m/%Y` reads dates such as 31/12/2026.";
+    case.put("t.csv", "id,day\n1,31/12/2024\n");
+    let said = case.refusal("t.csv --table t").replace("\n      … ", " ");
+    assert!(said.contains("different \"datestyle\" setting") && said.contains(hint), "{said}");
+    case.put("t.csv", "id,day\n1,2024-02-30\n");
+    let said = case.refusal("t.csv --table t");
+    assert!(!said.contains("--date-format"), "{said}");
+}
+
+#[test]
 fn a_value_without_the_format_is_refused_with_its_place() {
     let case = LoadCase::new(TABLE);
     case.put("t.csv", "id,day\n1,31.12.2024\n2,12/31/2024\n");

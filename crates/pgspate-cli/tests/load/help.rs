@@ -86,7 +86,7 @@ fn help_lists_all_options() {
               Create the table if it is missing, with types that fit the input
 
           --type <COLUMN=TYPE>
-              Give a column of the created table this type, spelled as in SQL
+              Give a created or added column this type, spelled as in SQL
 
           --primary-key <COLUMNS>
               Make these columns the primary key of the created table

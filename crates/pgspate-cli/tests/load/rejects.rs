@@ -325,13 +325,9 @@ fn rejects_are_refused_if_rows_cannot_be_set_aside() {
     hint: Leave `--commit end` out.
     ");
     assert_snapshot!(case.refusal("t.csv --table u --max-rejects 3"), @"
-    error: the following required arguments were not provided:
-      --rejects <FILE>
+    error: `--max-rejects` needs a file for the rejected rows, or they would be lost
 
-    Usage: pgspate load --rejects <FILE> --to <DSN> --quiet --table <TABLE> --max-rejects
-          … <N|P%> <SOURCE>...
-
-    For more information, try '--help'.
+    hint: Name the file with `--rejects`, for example `--rejects rejected.csv`.
     ");
 }
 

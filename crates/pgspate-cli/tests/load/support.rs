@@ -164,6 +164,7 @@ pub(crate) fn redact(text: &str) -> String {
     let rules = [
         (r"/[^ \x22]*/\.?pgspate-[A-Za-z0-9-]+", "[DIR]"),
         (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-][\d:]*", "[WHEN]"),
+        (r"\d+ s ago", "[AGE] ago"),
         (r"\d{4}-\d\d-\d\d \d\d:\d\d:[\d.]+ UTC", "[WHEN]"),
         (r"(fingerprint|then,|content) [0-9a-f]{8,}", "$1 [HASH]"),
         (r"session \d+", "session [N]"),

@@ -92,6 +92,30 @@ fn a_header_alone_has_no_rows() {
 }
 
 #[test]
+fn a_table_is_not_created_from_a_line_that_may_be_a_header() {
+    let case = LoadCase::new("");
+    case.put("t.csv", "id,name\n");
+    assert_snapshot!(case.refusal("t.csv --table t --create"), @"
+    error: could not tell whether the first line names the columns: there is only one line
+      at: t.csv
+
+    hint: Say so with `--header yes`, or `--header no` if it is a row.
+    ");
+    case.put("u.csv", "id,,\n1,2,3\n");
+    let said = case.refusal("u.csv --table t --create");
+    assert!(said.contains("several fields of the first are empty"), "{said}");
+    case.load("t.csv --table t --create --header yes").success();
+    assert_eq!(case.columns(), "id text, name text");
+    case.load("t.csv --table u --create --header no").success();
+    assert_eq!(case.rows("u"), ["(id,name)"]);
+    // Names may occur twice. The later ones get a number.
+    case.db.run("drop table t");
+    case.put("t.csv", "id,id,name\n1,2,x\n");
+    case.load("t.csv --table t --create").success();
+    assert_eq!(case.columns(), "id bigint, id_2 bigint, name text");
+}
+
+#[test]
 fn a_line_with_too_few_fields_is_refused() {
     let case = new_case();
     case.put("t.csv", "id,name,qty\n1,a,1\n2,b,2\n3,c\n4,d,4\n");

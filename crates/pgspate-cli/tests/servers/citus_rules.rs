@@ -7,8 +7,11 @@ pub(crate) const TABLE: &str = "public.spread";
 /// Catalog entries that make pgspate take [`TABLE`] for a table of Citus.
 pub(crate) const CREATE_CATALOG: &str = "\
 set allow_system_table_mods = on;
-create table pg_catalog.pg_dist_partition (logicalrelid regclass);
-insert into pg_catalog.pg_dist_partition values ('public.spread')";
+create table pg_catalog.pg_dist_partition (
+    logicalrelid regclass, partmethod \"char\", partkey text, repmodel \"char\");
+create function pg_catalog.column_to_column_name(regclass, text) returns text
+    language sql as 'select $2';
+insert into pg_catalog.pg_dist_partition values ('public.spread', 'n', null, 't')";
 
 /// Returns why Citus refuses a statement, or `None` if Citus accepts the statement.
 pub(crate) fn refusal(sql: &str) -> Option<&'static str> {

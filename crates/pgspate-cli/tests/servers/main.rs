@@ -6,6 +6,7 @@
 //! or `PGSPATE_TEST_TIMESCALE_DSN`, the same commands run on a real server, too.
 
 mod citus_rules;
+mod fake_cluster;
 #[allow(dead_code, reason = "the faults of load need more of it")]
 #[path = "../faults/plan.rs"]
 mod plan;
@@ -18,6 +19,7 @@ mod proxy;
 #[path = "../support/run.rs"]
 mod run;
 mod stored_elsewhere;
+mod straight_into_shards;
 #[allow(dead_code, unused_imports, reason = "the tests of load need more of it")]
 #[path = "../load/support.rs"]
 mod support;

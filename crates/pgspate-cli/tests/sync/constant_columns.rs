@@ -58,3 +58,18 @@ fn columns_that_the_table_lacks_are_added() {
     assert_eq!(case.rows("t"), ["(1,7,5)", "(2,8,)", "(3,7,6)"]);
     assert_eq!(counts(&case, args), [0, 0, 0, 2]);
 }
+
+#[test]
+fn a_table_that_gets_columns_is_not_read_ahead() {
+    let case = LoadCase::new("create table t (id int primary key); insert into t values (1)");
+    case.put("t.csv", "id,n\n1,5\n3,6\n");
+    let args = "t.csv --no-delete --add-columns --read-ahead always";
+    let ahead = "the table is not read ahead in this run: it does not have column \"n\" yet";
+    let plan = sync(&case, &format!("{args} --plan"));
+    assert!(plan.stderr.contains(ahead), "{}", plan.stderr);
+    let said = sync(&case, args).success();
+    assert!(said.contains(ahead), "{said}");
+    assert_eq!(case.rows("t"), ["(1,5)", "(3,6)"]);
+    let said = sync(&case, args).success();
+    assert!(!said.contains(ahead) && said.contains("the table was read first"), "{said}");
+}

@@ -141,11 +141,13 @@ fn unusable_keys_and_scopes_are_refused() {
     assert_snapshot!(said, @r#"error: column "c" of relation "t" does not exist"#);
     let said = sync_and_expect_refusal(&case, "t.csv --scope-by c --key a");
     assert_snapshot!(said, @r#"error: column "c" of the scope is not in the source"#);
-    assert_snapshot!(sync_and_expect_refusal(&case, "t.csv --no-delete --key b"), @"
-    error: could not sync public.t
-      caused by: could not check the staged rows
-      caused by: could not identify an equality operator for type json (SQLSTATE 42883)
-    ");
+    assert_snapshot!(sync_and_expect_refusal(&case, "t.csv --no-delete --key b"), @r#"
+    error: column "b" of the key has type json, and the server cannot tell whether two
+          … values of this type are equal
+
+    hint: Name columns of other types for the key, such as an id. Or compare as jsonb:
+          … `alter table public.t alter column b type jsonb`.
+    "#);
     assert_snapshot!(sync_and_expect_refusal(&case, "t.csv --no-delete --key a --table none"), @r#"
     error: relation "none" does not exist
 
@@ -169,4 +171,25 @@ fn rows_that_the_table_refuses_are_reported() {
     error: could not sync public.t with "bad.csv"
       caused by: invalid input syntax for type integer: "x" (SQLSTATE 22P02)
     "#);
+}
+
+#[test]
+fn a_key_whose_type_has_no_equality_is_refused() {
+    let case = LoadCase::new(
+        "create type pair as (a int, b json); \
+         create table t (j json, p point, a json[], w pair, e text[], n int)",
+    );
+    case.put("t.csv", "j,p,a,w,e,n\n{},\"(1,2)\",{},,{x},1\n");
+    assert_snapshot!(sync_and_expect_refusal(&case, "t.csv --no-delete --key n,j"), @r#"
+    error: column "j" of the key has type json, and the server cannot tell whether two
+          … values of this type are equal
+
+    hint: Name columns of other types for the key, such as an id. Or compare as jsonb:
+          … `alter table public.t alter column j type jsonb`.
+    "#);
+    let said = sync_and_expect_refusal(&case, "t.csv --key n --scope-by p --plan");
+    assert!(said.contains("column \"p\" of the scope has type point"), "{said}");
+    let said = sync_and_expect_refusal(&case, "t.csv --no-delete --key a");
+    assert!(said.contains("has type json[]") && said.contains("type jsonb[]`"), "{said}");
+    assert_eq!(counts(&case, "t.csv --no-delete --key e"), [1, 0, 0, 0]);
 }

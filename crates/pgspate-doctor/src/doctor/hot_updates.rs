@@ -6,6 +6,7 @@ use tokio_postgres::Row;
 use super::context::{CheckContext, CheckResult, count};
 use super::finding::Check;
 use pgspate_base::numbers::thousands;
+use pgspate_target::{UPDATES_PER_VACUUM, advised_fillfactor};
 
 const HOT: Check = Check {
     id: "hot-updates",
@@ -22,7 +23,8 @@ select c.name, pg_stat_get_tuples_updated(c.oid), pg_stat_get_tuples_hot_updated
        c.fillfactor,
        (select count(*) from pg_index i where i.indrelid = c.oid), pg_relation_size(c.oid),
        NEWPAGE,
-       not exists (select from pg_index i where i.indrelid = c.oid and not i.indisprimary)
+       not exists (select from pg_index i where i.indrelid = c.oid and not i.indisprimary),
+       UPDATES_PER_VACUUM, pg_stat_get_live_tuples(c.oid)
 from tables c
 where c.relkind = 'r' and pg_stat_get_tuples_updated(c.oid) >= $2::int8
   and pg_stat_get_tuples_hot_updated(c.oid) < pg_stat_get_tuples_updated(c.oid) / 2
@@ -35,7 +37,7 @@ pub(super) async fn check(context: &CheckContext<'_>) -> CheckResult {
         160_000.. => "pg_stat_get_tuples_newpage_updated(c.oid)",
         _ => "null::int8",
     };
-    let sql = TABLES.replace("NEWPAGE", newpage);
+    let sql = TABLES.replace("NEWPAGE", newpage).replace("UPDATES_PER_VACUUM", UPDATES_PER_VACUUM);
     let rows = context.query_tables(&sql, &[&UPDATES_MIN]).await?;
     Ok(HOT
         .findings_or_ok(rows.iter().map(finding), "at least half of each table's updates are HOT"))
@@ -64,7 +66,8 @@ fn finding(row: &Row) -> super::Finding {
         .weight(size as f64);
     // If few rows moved to another page, the pages had room.
     let has_room = newpage.is_some_and(|rows| rows.unsigned_abs() < updated / 4);
-    if fillfactor <= 70 || has_room {
+    let advised = advised_fillfactor(count(row, 8), count(row, 9));
+    if fillfactor <= advised || has_room {
         return finding.advice(
             "The pages have room, so an index is on a column that the updates change. An update is \
              HOT only if it changes no indexed column.",
@@ -76,7 +79,7 @@ fn finding(row: &Row) -> super::Finding {
         return finding.advice(format!(
             "Either an index is on a column that the updates change, so they can never be HOT, or \
              the updates find no room in their pages. In the second case, `alter table {table} set \
-             (fillfactor = 70)` leaves room in all pages that are written from then on."
+             (fillfactor = {advised})` leaves room in all pages that are written from then on."
         ));
     }
     let name = table.replace('\'', "''");
@@ -86,7 +89,7 @@ fn finding(row: &Row) -> super::Finding {
              rewrite, which blocks all readers and writers meanwhile. The counters are reset so \
              that this check judges only later updates.",
         )
-        .remedy(format!("alter table {table} set (fillfactor = 70);"))
+        .remedy(format!("alter table {table} set (fillfactor = {advised});"))
         .remedy(format!("vacuum (full) {table};"))
         .remedy(format!("select pg_stat_reset_single_table_counters('{name}'::regclass);"))
         .remedy(format!("vacuum (analyze) {table};"))

@@ -124,7 +124,7 @@ fn goals(machine: &ServerMachine, now: &ServerSettings) -> Vec<SettingGoal> {
         goal(
             "max_parallel_maintenance_workers",
             TargetValue::Number(workers),
-            "up to half of the CPUs build an index",
+            "half as many workers as CPUs build an index, but at least 2 and at most 8",
             "less CPU time for other sessions while indexes are built",
         ),
         follower(

@@ -49,6 +49,8 @@ pub struct KeyedOptions {
     /// The names of all columns of the table, as they are and in lower case. A key that names one
     /// of these columns but is not in `keys` is always refused: its values would be lost.
     pub table_columns: Arc<HashSet<String>>,
+    /// Whether columns of the table were made from a sample of the records.
+    pub has_sampled_columns: bool,
     /// Whether keys name columns in snake case.
     pub snake_case: bool,
     /// The names of the inputs, by [`Chunk::input`](super::Chunk::input), for errors. May be empty.
@@ -67,6 +69,7 @@ impl KeyedOptions {
             keys,
             ignore_unknown: false,
             table_columns,
+            has_sampled_columns: false,
             snake_case: false,
             inputs: Arc::new([]),
             constants: ConstantColumns::default(),

@@ -113,6 +113,9 @@ pub struct SniffedFormat {
     pub escape: u8,
     /// Whether the first record names the columns.
     pub header: bool,
+    /// Why the first record may name the columns, although `header` is false: words that complete
+    /// "could not tell whether the first line names the columns: ...".
+    pub header_doubt: Option<&'static str>,
     /// The unquoted text that stands for NULL.
     pub null: String,
     /// Whether a delimiter follows the last field of each line.
@@ -136,6 +139,7 @@ impl SniffedFormat {
             quote: None,
             escape: b'"',
             header: false,
+            header_doubt: None,
             null: String::new(),
             trailing_delimiter: false,
             line_end: LineEnd::Lf,
@@ -144,6 +148,31 @@ impl SniffedFormat {
             evidence: Vec::new(),
         }
     }
+}
+
+/// Returns the description of a binary file that pgspate does not read, and a hint.
+fn unsupported_file(sample: &[u8]) -> Option<(&'static str, &'static str)> {
+    let known: [(usize, &[u8], _, _); 5] = [
+        (
+            0,
+            b"SQLite format 3\0",
+            "a SQLite database",
+            "Export a table: `sqlite3 -csv -header FILE 'select * from t' | pgspate load - ...`.",
+        ),
+        (
+            8,
+            b"DUCK",
+            "a DuckDB database",
+            "Export a table: `duckdb FILE \"copy t to 't.parquet'\"`. Python can pass a relation.",
+        ),
+        (0, b"Obj\x01", "an Avro file", "Convert it to Parquet or JSON."),
+        (0, b"ORC", "an ORC file", "Convert it to Parquet, for example with `pyarrow.orc`."),
+        (257, b"ustar", "a tar archive", "Unpack it, and name the files inside."),
+    ];
+    known
+        .iter()
+        .find(|(at, magic, ..)| sample.get(*at..).is_some_and(|rest| rest.starts_with(magic)))
+        .map(|(_, _, description, remedy)| (*description, *remedy))
 }
 
 /// Detects the format of an input. `name` is the input's path or URL, and `sample` its first
@@ -193,6 +222,13 @@ pub fn sniff(
             let body = &sample[sniffed.mark_bytes..];
             // Text has no NUL bytes, so the input is an unknown binary file.
             if given.format.is_none() && body.contains(&0) {
+                if let Some((description, remedy)) = unsupported_file(sample) {
+                    let message =
+                        format!("the input is {description}, which pgspate does not read");
+                    return Err(Error::new(ErrorKind::Format, message)
+                        .at(InputPlace { source: Some(name.to_owned()), ..Default::default() })
+                        .hint(remedy));
+                }
                 return Err(unknown_format_error(name, "it contains NUL bytes, so it is not text"));
             }
             let is_delimiter_known =

@@ -11,7 +11,7 @@ use tokio_postgres::config::ChannelBinding;
 use tokio_postgres::error::SqlState;
 
 use super::environment::Environment;
-use super::host::{self, Host};
+use super::host::{self, Endpoint, Host};
 use super::parameters::ConnectionParameters;
 use super::passfile::{self, PasswordLookup};
 use super::tls::TlsSetup;
@@ -175,6 +175,36 @@ impl Dsn {
         let password = Secret::new(password);
         dsn.hosts.iter_mut().for_each(|host| host.password = Some(password.clone()));
         dsn.passwords = PasswordSource::Given(origin.to_owned());
+        dsn
+    }
+
+    /// Returns these parameters for another server of the same cluster. The role, the database and
+    /// the encryption stay. A password from a password file is looked up for the new host.
+    #[must_use]
+    pub fn with_host(&self, name: &str, port: u16) -> Dsn {
+        let mut dsn = self.clone();
+        let addr = name.parse().ok();
+        let mut host = Host {
+            endpoint: Endpoint::Tcp { name: Some(name.to_owned()), addr },
+            port,
+            password: self.hosts.first().and_then(|host| host.password.clone()),
+        };
+        if let PasswordSource::File(path) = &self.passwords {
+            host.password = match passfile::look_up(path, name, port, &self.dbname, &self.user) {
+                PasswordLookup::Found(password) => Some(password),
+                _ => None,
+            };
+        }
+        dsn.hosts = vec![host];
+        dsn.pooler_is_usable = Arc::default();
+        dsn
+    }
+
+    /// Returns these parameters with a limit for connecting, unless a shorter one is set.
+    #[must_use]
+    pub fn with_connect_limit(&self, limit: Duration) -> Dsn {
+        let mut dsn = self.clone();
+        dsn.timeouts.connect = Some(limit.min(dsn.timeouts.connect.unwrap_or(limit)));
         dsn
     }
 

@@ -112,6 +112,8 @@ pub struct LockedFleetJob {
     pub report: Option<String>,
     /// The table's current name in SQL; `None` if the table was dropped.
     pub table: Option<String>,
+    /// The table's oid.
+    pub table_oid: u32,
 }
 
 /// Returns the name of a run's stage in SQL.
@@ -182,11 +184,16 @@ async fn begin_again(
         let message = format!("job \"{name}\" belongs to role \"{role}\"");
         return Err(Error::new(ErrorKind::Ledger, message).hint("Choose another name."));
     }
+    // A statement that has waited for a lock sees other rows as they were before. So the next
+    // statement reads them.
+    let lock = "select from pgspate.fleet_job f join pgspate.job j on j.job = f.job \
+                where j.key = $1 order by j.job desc limit 1 for update of f";
+    client.fetch_opt(lock, &[&key]).await.map_err(ledger_error())?;
     let sql = "select f.job, f.fence, j.finished is not null, j.table_oid, j.table_name, \
                       j.options = $2::text::jsonb, \
                       (select count(*) from pgspate.part p where p.job = f.job) \
                from pgspate.job j join pgspate.fleet_job f on f.job = j.job where j.key = $1 \
-               order by j.job desc limit 1 for update of f";
+               order by j.job desc limit 1";
     let row = client.fetch_opt(sql, &[&key, &new.options]).await.map_err(ledger_error())?;
     let Some(row) = row else { return Ok(None) };
     let (job, fence, is_complete): (i64, i64, bool) = (row.get(0), row.get(1), row.get(2));
@@ -222,6 +229,10 @@ async fn begin_again(
                update pgspate.fleet_job set fence = fence + 1 where job = $1";
     client.run_statement(sql, &[&job, &keeps_parts]).await.map_err(ledger_error())?;
     if new.destination == FleetDestination::Stage {
+        // A run that was to create a shadow may have ended before.
+        if shadow::read_state(client, JobId(job)).await?.is_none() {
+            create_stage_schema(client, job, new.table).await?;
+        }
         create_stage(client, job, fence + 1, (new.table_oid, new.table)).await?;
     }
     Ok(Some(BegunFleetJob { job, fence: fence + 1, is_complete }))
@@ -240,6 +251,10 @@ pub async fn create_job_stage(
     let begin = "begin isolation level read committed";
     client.batch_execute(begin).await.map_err(ledger_error())?;
     let created = async {
+        if !lock_fence(client, begun).await? {
+            let message = format!("job {} was begun again", begun.job);
+            return Err(Error::new(ErrorKind::Ledger, message));
+        }
         create_stage_schema(client, begun.job, table.1).await?;
         create_stage(client, begun.job, begun.fence, table).await
     };
@@ -296,11 +311,25 @@ async fn drop_old_stages(client: &Client, begun: &BegunFleetJob) {
     }
 }
 
-/// Ends sessions that hold locks on a stage or shadow. Errors are ignored.
+/// Locks the job's row in the open transaction. Returns whether this run of the driver is the
+/// latest, and the job is not complete.
+///
+/// # Errors
+/// [`ErrorKind::Server`] if the ledger cannot be read, [`ErrorKind::Connect`] if the connection
+/// fails.
+pub async fn lock_fence(client: &Client, begun: &BegunFleetJob) -> Result<bool> {
+    let sql = "select from pgspate.fleet_job \
+               where job = $1 and fence = $2 and report is null for update";
+    let row = client.fetch_opt(sql, &[&begun.job, &begun.fence]).await.map_err(ledger_error())?;
+    Ok(row.is_some())
+}
+
+/// Ends sessions that write into a stage or shadow. Sessions that read it, such as a backup, are
+/// left alone. Errors are ignored.
 pub async fn end_writers(client: &Client, stage: &str) {
     let sql = "select pg_terminate_backend(pid) from pg_locks \
                where relation = to_regclass($1) and pid <> pg_backend_pid() \
-                 and database = (select oid from pg_database where datname = current_database())";
+                 and mode = 'RowExclusiveLock' and granted and database = (select oid from pg_database where datname = current_database())";
     let _ = client.fetch_all(sql, &[&stage]).await;
 }
 
@@ -356,20 +385,20 @@ pub async fn take_job_slot(client: &Client, job: i64, slots: u32) -> Result<bool
     lock::take_slot(client, &digest_texts(["fleet job slot", &job.to_string()]), slots).await
 }
 
-/// Returns whether the attempt with this transaction is sealed. The caller has lost the answer to
-/// the commit, so the transaction may still be in progress: then waits for its end.
+/// Returns whether the attempt of a part with this transaction is sealed, after the caller has lost
+/// the answer to its commit. `None` if the transaction is still in progress.
 ///
 /// # Errors
 /// [`ErrorKind::Server`] if the ledger cannot be read, [`ErrorKind::Connect`] if the connection
 /// fails.
-pub async fn is_part_sealed(client: &Client, begun: &BegunFleetJob, xid: i64) -> Result<bool> {
+pub async fn is_part_sealed(client: &Client, [job, part, xid]: [i64; 3]) -> Result<Option<bool>> {
     let sql = "select txid_status($1) is not distinct from 'in progress'";
-    while client.fetch_one(sql, &[&xid]).await.map_err(ledger_error())?.get(0) {
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    if client.fetch_one(sql, &[&xid]).await.map_err(ledger_error())?.get(0) {
+        return Ok(None);
     }
-    let sql = "select exists (select from pgspate.part where job = $1 and xid = $2)";
-    let row = client.fetch_one(sql, &[&begun.job, &xid]).await.map_err(ledger_error())?;
-    Ok(row.get(0))
+    let sql = "select exists (select from pgspate.part where job = $1 and part = $2 and xid = $3)";
+    let row = client.fetch_one(sql, &[&job, &part, &xid]).await.map_err(ledger_error())?;
+    Ok(Some(row.get(0)))
 }
 
 /// Locks the job's row in the open transaction. Waits for attempts that are sealing, and holds
@@ -384,13 +413,16 @@ pub async fn lock_fleet_job(client: &Client, job: i64) -> Result<Option<LockedFl
                       (select pg_catalog.format('%I.%I', n.nspname, c.relname) \
                        from pg_catalog.pg_class c join pg_catalog.pg_namespace n \
                        on n.oid operator(pg_catalog.=) c.relnamespace \
-                       where c.oid operator(pg_catalog.=) j.table_oid) \
+                       where c.oid operator(pg_catalog.=) j.table_oid), j.table_oid \
                from pgspate.fleet_job f join pgspate.job j on j.job operator(pg_catalog.=) f.job \
                where f.job operator(pg_catalog.=) $1 for update of f";
     let row = client.fetch_opt(sql, &[&job]).await.map_err(ledger_error())?;
-    let of_row =
-        |row: Row| LockedFleetJob { fence: row.get(0), report: row.get(1), table: row.get(2) };
-    Ok(row.map(of_row))
+    Ok(row.map(|row: Row| LockedFleetJob {
+        fence: row.get(0),
+        report: row.get(1),
+        table: row.get(2),
+        table_oid: row.get(3),
+    }))
 }
 
 /// Reads the sealed attempts of a job.
@@ -403,6 +435,29 @@ pub async fn read_parts(client: &Client, job: i64) -> Result<Vec<SealedPart>> {
                where job operator(pg_catalog.=) $1";
     let rows = client.fetch_all(sql, &[&job]).await.map_err(ledger_error())?;
     Ok(rows.iter().map(SealedPart::of_row).collect())
+}
+
+/// Records that a table has taken the place of the table with the oid `old`, in the transaction
+/// that exchanges them. Unfinished jobs of engines write to the new table from then on.
+///
+/// # Errors
+/// [`ErrorKind::Server`] if the ledger cannot be written, [`ErrorKind::Connect`] if the connection
+/// fails.
+pub async fn move_fleet_jobs(client: &Client, old: u32, new: u32) -> Result<()> {
+    let sql = "update pgspate.job set table_oid = $2 \
+               where table_oid = $1 and command = 'fleet' and finished is null";
+    client.run_statement(sql, &[&old, &new]).await.map(drop).map_err(ledger_error())
+}
+
+/// Returns the oid of the table that a job writes to.
+///
+/// # Errors
+/// [`ErrorKind::Server`] if the ledger cannot be read, [`ErrorKind::Connect`] if the connection
+/// fails.
+pub async fn fleet_job_table(client: &Client, job: i64) -> Result<Option<u32>> {
+    let sql = "select table_oid from pgspate.job where job = $1";
+    let row = client.fetch_opt(sql, &[&job]).await.map_err(ledger_error())?;
+    Ok(row.map(|row| row.get(0)))
 }
 
 /// Marks the job as complete, in the transaction that moves its rows. The user's search path may be

@@ -14,6 +14,7 @@ use super::lookup::{JobLookup, LedgerState};
 use super::new_job::{self, NewJobRow, begin_new_job};
 use super::unlogged::{bind_job, restart_emptied_job};
 use super::{lock, policies, schema, shadow};
+use crate::shards::{PreparedScope, resolve_prepared};
 use crate::{Error, ErrorKind, Result, TypedQuery, UnloggedExtent};
 
 /// The result of opening a job.
@@ -65,6 +66,8 @@ pub async fn open_job(
         lock::hold_job_lock(client, key).await?;
         lock::end_earlier_lanes(client, key).await?;
     }
+    // The rows of a chunk that the ledger has must be visible before the table counts as empty.
+    resolve_prepared(client, PreparedScope::AnyJob).await?;
     let known = KnownFiles::read(client, identity, options.restart).await?;
     if !known.agrees_with(&state.known) {
         return Ok(OpenOutcome::Outdated);

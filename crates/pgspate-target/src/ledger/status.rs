@@ -7,6 +7,7 @@ use super::change::{self, RecordedChange};
 use super::identity::lock_key;
 use super::unlogged;
 use super::{JobId, lock, schema, shadow};
+use crate::shards::{PreparedScope, resolve_prepared};
 use crate::{Error, ErrorKind, Result, TypedQuery, server_error};
 
 /// A job as `pgspate status` shows it.
@@ -22,6 +23,8 @@ pub struct JobStatus {
     pub sources: Vec<String>,
     /// When the job started.
     pub started: String,
+    /// Seconds since the job started, for an unfinished job.
+    pub age_seconds: Option<i64>,
     /// When the job was finished; `None` for an unfinished job.
     pub finished: Option<String>,
     /// The session that works on the job, in words.
@@ -48,7 +51,9 @@ select j.job, j.command, j.table_name,
              order by input limit 1000),
        j.started::timestamptz(0)::text, j.finished::timestamptz(0)::text, j.key,
        j.chunks + coalesce(l.chunks, 0), j.rows_in + coalesce(l.rows_in, 0),
-       j.rows_written + coalesce(l.rows_written, 0), j.rows_rejected + coalesce(l.rows_rejected, 0)
+       j.rows_written + coalesce(l.rows_written, 0), j.rows_rejected + coalesce(l.rows_rejected, 0),
+       case when j.finished is null
+            then extract(epoch from clock_timestamp() - j.started)::bigint end
 from pgspate.job j left join lateral (
     select count(*) as chunks, sum(rows_in)::bigint as rows_in,
            sum(rows_written)::bigint as rows_written, sum(rows_rejected)::bigint as rows_rejected
@@ -98,6 +103,7 @@ pub async fn list_jobs(client: &Client, job: Option<i64>) -> Result<Vec<JobStatu
             rows_in: row.get(8),
             rows_written: row.get(9),
             rows_rejected: row.get(10),
+            age_seconds: row.get(11),
             changes: changes.map(RecordedChange::name).collect(),
             emptied: emptied.contains(&job.0),
         });
@@ -124,6 +130,8 @@ pub async fn forget_job(client: &Client, job: i64) -> Result<()> {
              `delete from pgspate.change where job = {job}`."
         )));
     }
+    // Only the ledger's rows say that prepared transactions are to be committed.
+    resolve_prepared(client, PreparedScope::Job(job)).await?;
     shadow::drop_shadow(client, JobId(job)).await?;
     let sql = format!(
         "begin; delete from pgspate.ledger where job = {job}; \

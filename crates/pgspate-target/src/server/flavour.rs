@@ -110,7 +110,8 @@ impl Flavour {
             Flavour::Citus => &[
                 "the checks, sizes and counters are those of this node; for the shards on other \
                  nodes, run doctor there, too",
-                "COPY into a distributed table is routed by the coordinator, row by row",
+                "COPY into a distributed table is routed by the coordinator, row by row; load \
+                 writes straight into the shards where it can",
                 "unique constraints and keys must contain the distribution column",
             ],
             Flavour::Timescale => &[

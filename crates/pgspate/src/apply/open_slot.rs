@@ -57,15 +57,25 @@ impl ApplyRun<'_> {
         begin: &mut SlotStart,
         mark: &mut StreamPosition,
     ) -> Result<Option<SlotStream>> {
-        let mut backoff =
-            ReconnectBackoff::new(SLOT_RELEASE_WAIT.min(self.options.limits.retry_for));
+        let limit = SLOT_RELEASE_WAIT.min(self.options.limits.retry_for);
+        let mut backoff = ReconnectBackoff::new(limit);
         loop {
             let SlotStart::ContinueStream(from) = *begin else { return Ok(None) };
             let error = match self.runtime.block_on(slot.start(from, || from)) {
-                Ok(stream) => return Ok(Some(stream)),
+                Ok(stream) => {
+                    self.watch.show_wait(None);
+                    return Ok(Some(stream));
+                }
                 Err(error) => error,
             };
             let may_pass = error.is_retryable() || is_active(&error);
+            if may_pass {
+                let seconds = limit.as_secs();
+                self.watch.show_wait(Some(match is_active(&error) {
+                    true => format!("waiting up to {seconds} s: another process reads the slot"),
+                    false => format!("waiting up to {seconds} s: the source does not answer"),
+                }));
+            }
             if may_pass && !backoff.wait(|| self.watch.is_cancelled()) {
                 return Err(match self.watch.is_cancelled() {
                     true => stopped_error(),

@@ -27,6 +27,8 @@ pub struct ApplyWatch {
     pub(crate) batches: AtomicU64,
     pub(crate) batch_events: AtomicU64,
     pub(crate) dead_letters: AtomicU64,
+    /// What the run waits for before it begins, in words.
+    waits_for: Mutex<Option<String>>,
     /// The table of the initial copy, and its running load.
     copying: Mutex<Option<(String, Arc<load::LoadWatch>)>>,
 }
@@ -48,6 +50,8 @@ pub struct ApplyProgress {
     pub lag: Option<StreamLag>,
     /// The table of the initial copy, and the number of rows copied so far.
     pub copying: Option<(String, u64)>,
+    /// What the run waits for before it begins, in words.
+    pub waits_for: Option<String>,
 }
 
 impl ApplyWatch {
@@ -107,7 +111,13 @@ impl ApplyWatch {
                 let rows = load.copy.snapshot().rows;
                 (table.clone(), rows)
             }),
+            waits_for: self.waits_for.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
+    }
+
+    /// Shows what the run waits for before it begins; `None` when it waits no longer.
+    pub(crate) fn show_wait(&self, waits_for: Option<String>) {
+        *self.waits_for.lock().unwrap_or_else(PoisonError::into_inner) = waits_for;
     }
 
     /// Returns a watch for the load of a table. The load stops when this run is to stop.

@@ -20,7 +20,7 @@ const OUTCOME_POLL: Duration = Duration::from_millis(200);
 /// failed transaction, `commit` alone would roll back without an error, but `set` raises an error.
 pub(crate) const COMMIT_DURABLY: &str = "set local synchronous_commit to default; commit";
 /// Commits, and waits for the disk on all servers that the transaction spans.
-const COMMIT_ACROSS_NODES: &str = "set local synchronous_commit to on; commit";
+pub(super) const COMMIT_ACROSS_NODES: &str = "set local synchronous_commit to on; commit";
 /// Commits without waiting for the disk.
 const COMMIT_WITHOUT_FLUSH: &str = "set local synchronous_commit to off; commit";
 

@@ -533,7 +533,7 @@ fn send_encoded(
 
 /// Runs `work`. Returns an error if the monitor aborts `abort_marker` before `work` is done.
 /// Without a marker, returns an error if the load ends before `work` is done.
-async fn run_until_load_ends<T>(
+pub(super) async fn run_until_load_ends<T>(
     shared: &SharedRun<'_>,
     abort_marker: Option<&JoinHandle<()>>,
     work: impl Future<Output = Result<T>>,

@@ -19,6 +19,7 @@ mod reject;
 mod run;
 mod session_registry;
 mod session_setup;
+mod shards;
 mod shared;
 mod stream;
 pub(crate) mod temp_table;
@@ -37,6 +38,7 @@ pub(crate) use reject::{blames_one_row, is_row_error_code};
 pub use run::run;
 pub use session_setup::SessionOpener;
 pub(crate) use session_setup::{CopySetup, EarlySession, ReadySession};
+pub(crate) use shards::ShardRoute;
 pub(crate) use stream::{BINARY_HEADER, BINARY_TRAILER, copy_error, is_keys_dropped_error};
 
 /// Bytes per message to the server. The size is large enough that the cost per message is
@@ -168,6 +170,9 @@ pub struct CopyJob {
     pub(crate) check_unchanged: CheckContents,
     /// The table that rows are copied to.
     pub destination: Destination,
+    /// The way of the rows if they go straight into shards. Needs a ledger, a table as destination,
+    /// binary rows, no rejects, no surrounding SQL and an input that can be read again.
+    pub(crate) shard_route: Option<Arc<ShardRoute>>,
 }
 
 impl CopyJob {
@@ -273,4 +278,7 @@ pub enum CopyEnd {
     /// The copy was interrupted by a lost connection or another error that a new attempt may avoid.
     /// The ledger, if there is one, knows which chunks are written.
     Interrupted(crate::Error),
+    /// Rows could not go straight into the shards, for this reason, and nothing is left of the
+    /// attempt. The copy must be repeated through the coordinator.
+    NotRoutable(crate::Error),
 }

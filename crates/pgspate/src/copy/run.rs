@@ -14,7 +14,7 @@ use super::monitor::Monitor;
 use super::session_registry::SessionRegistry;
 use super::shared::{LaneFailure, SharedRun};
 use super::{
-    Commit, CopyEnd, CopyJob, CopyOutcome, CopyProgress, Destination, Lanes, StageSeconds,
+    Commit, CopyEnd, CopyJob, CopyOutcome, CopyProgress, Destination, Lanes, StageSeconds, shards,
 };
 use crate::format::{ContentDigests, Cutter};
 use crate::{Error, ErrorKind, Result};
@@ -39,6 +39,9 @@ pub fn run(
 ) -> Result<CopyEnd> {
     let shared = SharedRun::new(job, cutter, progress);
     shared.check_earlier_rejects()?;
+    if let (Some(route), Some(ledger)) = (&job.shard_route, job.ledger_id()) {
+        return shards::run(&shared, route, ledger, runtime);
+    }
     let finished = run_lanes(&shared, runtime);
     shared.check_cancelled()?;
     if shared.lanes_conflict.load(Relaxed) {

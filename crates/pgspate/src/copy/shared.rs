@@ -394,13 +394,22 @@ impl<'a> SharedRun<'a> {
 
     /// Checks that lanes have confirmed every chunk of the input.
     pub(super) fn check_complete(&self, lanes: &[FinishedLane]) -> Result<()> {
-        let confirmed = self.skipped() + lanes.iter().map(|lane| lane.tally.chunks).sum::<u64>();
-        if self.all_chunks_cut.load(Relaxed) && confirmed == self.chunks() {
+        self.check_confirmed(lanes.iter().map(|lane| lane.tally.chunks).sum())
+    }
+
+    /// Checks that `written` chunks and those that the ledger had are every chunk of the input.
+    pub(super) fn check_confirmed(&self, written: u64) -> Result<()> {
+        let (confirmed, chunks) = (self.skipped() + written, self.chunks());
+        if self.are_all_chunks_cut() && confirmed == chunks {
             return Ok(());
         }
-        let chunks = self.chunks();
         let message = format!("{confirmed} of {chunks} chunks are confirmed");
         Err(Error::new(ErrorKind::Bug, message))
+    }
+
+    /// Returns whether the input has no more chunks.
+    pub(super) fn are_all_chunks_cut(&self) -> bool {
+        self.all_chunks_cut.load(Relaxed)
     }
 
     /// Returns an error if the user stopped the load.

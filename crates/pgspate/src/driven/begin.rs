@@ -6,14 +6,15 @@ use tokio_postgres::Client;
 use super::{AbortOutcome, FleetCommit, FleetJobOptions, FleetMode, FleetTicket, merge};
 use crate::care::JobShadow;
 use crate::fleet::check_name;
+use crate::plan::check_replaceable;
 use crate::sync::SyncOptions;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::{Connection, Dsn};
 use pgspate_target::ledger::{self, BegunFleetJob, FleetDestination, JobId, NewFleetJob};
 use pgspate_target::session::WaitLimits;
 use pgspate_target::{
-    TableStorage, TargetTable, TypedQuery, begin_pinned_sql, quote_ident, server_error,
-    suggest_table,
+    TableDependencies, TableStorage, TargetTable, TypedQuery, UnloggedExtent, begin_pinned_sql,
+    quote_ident, server_error, suggest_table,
 };
 
 /// Begins a job that writes a table. If an earlier run of the driver has begun a job of this name,
@@ -35,7 +36,8 @@ pub fn begin(
     name.map_or(Ok(()), |name| check_name("job", name))?;
     options.check()?;
     sync.map_or(Ok(()), merge::check_options)?;
-    let stored = serde_json::to_string(&options).map_err(|error| {
+    let stored = FleetJobOptions { connections: None, buffer: 0, ..options.clone() };
+    let stored = serde_json::to_string(&stored).map_err(|error| {
         Error::new(ErrorKind::Bug, "could not write the options").because(error)
     })?;
     let dsn = dsn.with_stall_timeout(limits.stall_timeout);
@@ -43,6 +45,7 @@ pub fn begin(
         let connection = dsn.connect("pgspate fleet").await?;
         let client = &connection.client;
         let target = read_table(client, table).await?;
+        check_table(client, &target, &options).await?;
         let new = NewFleetJob {
             name,
             table_oid: target.oid,
@@ -99,8 +102,12 @@ async fn is_empty(client: &Client, target: &TargetTable) -> Result<bool> {
     let failed = || server_error("could not look up the table".to_owned());
     let begin = format!("{}; set local lock_timeout = '1s'", begin_pinned_sql());
     client.batch_execute(&begin).await.map_err(failed())?;
-    let look = format!("select not exists (select from {})", target.sql_name);
-    let empty = client.fetch_one(&look, &[]).await;
+    // A policy may hide rows.
+    let look = format!(
+        "select not row_security_active($1::oid) and not exists (select from {})",
+        target.sql_name
+    );
+    let empty = client.fetch_one(&look, &[&target.oid]).await;
     client.batch_execute("rollback").await.map_err(failed())?;
     Ok(empty.is_ok_and(|row| row.get(0)))
 }
@@ -116,7 +123,7 @@ async fn create_shadow(
     let name = quote_ident(&target.name);
     let shadow = JobShadow::new(begun.job, (target.oid, &target.sql_name, &name), version);
     ledger::end_writers(client, shadow.name()).await;
-    if shadow.create(client).await?.is_none() {
+    if shadow.create(client, begun).await?.is_none() {
         return Ok(Some(shadow.name().to_owned()));
     }
     ledger::create_job_stage(client, begun, (target.oid, &target.sql_name)).await?;
@@ -136,6 +143,43 @@ impl FleetJobOptions {
         match refused.iter().find(|(is_refused, _)| *is_refused) {
             Some((_, why)) => Err(Error::new(ErrorKind::Usage, *why)),
             None => Ok(()),
+        }
+    }
+}
+
+/// Refuses a table that cannot be written in this way.
+async fn check_table(
+    client: &Client,
+    target: &TargetTable,
+    options: &FleetJobOptions,
+) -> Result<()> {
+    let name = &target.sql_name;
+    if options.commit == FleetCommit::Task && target.unlogged != UnloggedExtent::Nothing {
+        let message = format!("{name} is unlogged, so a crash would empty it, but not the ledger");
+        return Err(Error::new(ErrorKind::Plan, message)
+            .hint("Let the driver commit: then the rows are counted before they become visible."));
+    }
+    if options.mode != FleetMode::Replace {
+        return Ok(());
+    }
+    let dependencies = TableDependencies::read(client, target).await?;
+    check_replaceable(target, &dependencies)?;
+    let sync_all = "Make the table equal to the new rows by a sync of the whole table.";
+    if let Some(key) = dependencies.references.first() {
+        let message = format!(
+            "foreign key {} of {} refers to {name}, so its rows cannot be replaced",
+            key.name, key.table
+        );
+        return Err(Error::new(ErrorKind::Plan, message).hint(sync_all));
+    }
+    let failed = server_error("could not look up the table".to_owned());
+    let may = "select has_table_privilege($1::oid, 'truncate')";
+    match client.fetch_one(may, &[&target.oid]).await.map_err(failed)?.get(0) {
+        true => Ok(()),
+        false => {
+            let message = format!("this role may not truncate {name}");
+            let hint = format!("Run `grant truncate on {name} to ROLE`. {sync_all}");
+            Err(Error::new(ErrorKind::Plan, message).hint(hint))
         }
     }
 }

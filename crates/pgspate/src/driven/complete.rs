@@ -8,16 +8,19 @@ use std::collections::{BTreeMap, HashMap};
 use tokio::runtime::Handle;
 use tokio_postgres::Client;
 
+use super::staged::StagedParts;
 use super::{FleetJobReport, FleetMode, FleetReceipt, FleetTicket, merge};
 use crate::care::JobShadow;
 use crate::copy::COMMIT_DURABLY;
+use crate::numbers::counted;
 use crate::sync::SyncOptions;
-use crate::sync::fleet_job::missing_rows_error;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::{Connection, Dsn};
-use pgspate_target::ledger::{self, JobId, LockedFleetJob, SealedPart};
-use pgspate_target::session::{ReconnectBackoff, WaitLimits};
-use pgspate_target::{begin_pinned_sql, quote_ident, server_error, users_path_sql};
+use pgspate_target::ledger::{self, LockedFleetJob, SealedPart};
+use pgspate_target::session::{ReconnectBackoff, TimeoutScope, WaitLimits};
+use pgspate_target::{
+    TargetTable, begin_pinned_sql, has_inheriting_tables, server_error, users_path_sql,
+};
 
 /// Completes a job: writes the rows of these attempts to the table, in one transaction. If each
 /// task commits its rows, checks that no part is missing. A job that is complete already returns
@@ -59,20 +62,9 @@ async fn complete_once(
     limits: WaitLimits,
 ) -> Result<FleetJobReport> {
     let connection = dsn.connect("pgspate fleet").await?;
-    let client = &connection.client;
-    let failed = || server_error(format!("could not complete {}", ticket.title()));
-    let warning = match ticket.has_shadow {
-        true => JobShadow::wait_for_older_transactions(client).await?,
-        false => None,
-    };
-    client.batch_execute(&begin_pinned_sql()).await.map_err(failed())?;
-    let work = Completion { connection: &connection, ticket, limits };
-    let completed = work.run(receipts, warning).await;
-    let end = if completed.is_ok() { COMMIT_DURABLY } else { "rollback" };
-    let ended = client.batch_execute(end).await;
-    let report = completed?;
-    ended.map_err(|error| connection.explain("could not complete the job", error))?;
-    drop_stage(client, ticket).await;
+    let completion = Completion { connection: &connection, ticket, limits };
+    let report = completion.run(receipts).await?;
+    drop_stage(&connection.client, ticket).await;
     Ok(report)
 }
 
@@ -84,7 +76,7 @@ pub(super) async fn drop_stage(client: &Client, ticket: &FleetTicket) {
     }
 }
 
-/// The open transaction that completes a job.
+/// The completion of a job, in a session of its own.
 struct Completion<'a> {
     connection: &'a Connection,
     ticket: &'a FleetTicket,
@@ -92,38 +84,86 @@ struct Completion<'a> {
 }
 
 impl Completion<'_> {
+    async fn run(&self, receipts: &[FleetReceipt]) -> Result<FleetJobReport> {
+        let mut warning = None;
+        if self.ticket.has_shadow {
+            if let Some(report) = self.in_transaction(self.leave_out_losers(receipts)).await? {
+                return Ok(report);
+            }
+            warning = JobShadow::wait_for_older_transactions(&self.connection.client).await?;
+        }
+        self.in_transaction(self.write_rows(receipts, warning)).await
+    }
+
+    /// Does `work` in a transaction.
+    async fn in_transaction<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let client = &self.connection.client;
+        let failed = server_error(format!("could not complete {}", self.ticket.title()));
+        client.batch_execute(&begin_sql(self.limits)).await.map_err(failed)?;
+        let done = work.await;
+        let end = if done.is_ok() { COMMIT_DURABLY } else { "rollback" };
+        let ended = client.batch_execute(end).await;
+        let done = done?;
+        ended.map_err(|error| self.connection.explain("could not complete the job", error))?;
+        Ok(done)
+    }
+
+    /// Deletes rows of the shadow whose attempts do not count, in a transaction of its own. So no
+    /// transaction that is older than the exchange sees them afterwards. Returns the report if the
+    /// job is complete already.
+    async fn leave_out_losers(&self, receipts: &[FleetReceipt]) -> Result<Option<FleetJobReport>> {
+        let (client, ticket) = (&self.connection.client, self.ticket);
+        if let JobState::Complete(report) = lock(client, ticket).await? {
+            return Ok(Some(report));
+        }
+        let sealed = ledger::read_parts(client, ticket.job).await?;
+        let winners = find_winners(ticket, receipts, &sealed)?;
+        // Nobody can seal as long as this session has the lock, so who writes is a loser.
+        ledger::end_writers(client, &ticket.destination).await;
+        if sealed.len() > winners.len() {
+            let staged = StagedParts { ticket, columns: &[], parts: &winners };
+            staged.check_count(client).await?;
+            staged.delete_others(client).await?;
+        }
+        Ok(None)
+    }
+
     /// Writes the rows of the receipts, and marks the job as complete.
-    async fn run(
+    async fn write_rows(
         &self,
         receipts: &[FleetReceipt],
         warning: Option<String>,
     ) -> Result<FleetJobReport> {
         let (client, ticket) = (&self.connection.client, self.ticket);
         let table = match lock(client, ticket).await? {
-            JobState::Open { table } => table,
+            JobState::Open(table) => table,
             JobState::Complete(report) => return Ok(report),
         };
         let sealed = ledger::read_parts(client, ticket.job).await?;
         let winners = find_winners(ticket, receipts, &sealed)?;
-        ledger::check_no_dropped_keys(client, ticket.table_oid).await?;
+        ledger::check_no_dropped_keys(client, table.oid).await?;
         let rows_in = winners.iter().map(|it| it.rows).sum();
         let (losers, parts) = (sealed.len() - winners.len(), winners.len());
         let mut warnings: Vec<String> = warning.into_iter().collect();
-        let inserted = match ticket.commits_parts() {
-            true if losers > 0 => return Err(unnamed_part_error(ticket, &winners, &sealed)),
-            true => rows_in,
-            false if ticket.has_shadow => match self.exchange(&winners).await? {
+        let inserted = if ticket.commits_parts() {
+            if losers > 0 {
+                return Err(unnamed_part_error(ticket, &winners, &sealed));
+            }
+            rows_in
+        } else if ticket.has_shadow {
+            match self.exchange(&table, &winners).await? {
                 Ok(rows) => rows,
                 Err(reason) => {
                     warnings.push(format!("the rows were inserted, not exchanged: {reason}"));
                     self.move_rows(&table, &winners).await?
                 }
-            },
-            false => self.move_rows(&table, &winners).await?,
+            }
+        } else {
+            self.move_rows(&table, &winners).await?
         };
         let report = FleetJobReport {
             job: ticket.job,
-            table,
+            table: table.name,
             rows_in,
             rows_written: inserted,
             inserted,
@@ -139,21 +179,29 @@ impl Completion<'_> {
 
     /// Puts the shadow in the table's place. Returns the number of rows, or the reason why the
     /// shadow cannot take the table's place. Then its rows are still there.
-    async fn exchange(&self, winners: &[&SealedPart]) -> Result<Result<i64, String>> {
+    async fn exchange(
+        &self,
+        table: &JobTable,
+        winners: &[&SealedPart],
+    ) -> Result<Result<i64, String>> {
         let (client, ticket) = (&self.connection.client, self.ticket);
         let failed = || server_error(format!("could not complete {}", ticket.title()));
+        if table.name != ticket.table {
+            return Ok(Err(format!("the table is now {}", table.name)));
+        }
         let staged = StagedParts { ticket, columns: &[], parts: winners };
         staged.check_count(client).await?;
         let savepoint = "savepoint pgspate_exchange";
         client.batch_execute(savepoint).await.map_err(failed())?;
-        client.execute(&staged.delete_others(), &[]).await.map_err(failed())?;
+        ledger::end_writers(client, &ticket.destination).await;
+        staged.delete_others(client).await?;
         let must_be_empty = ticket.options.mode == FleetMode::Append;
         let name = ticket.destination.split_once('.').map_or("", |(_, name)| name);
         let version = self.connection.server_version();
         let shadow = JobShadow::new(ticket.job, (ticket.table_oid, &ticket.table, name), version);
         match shadow.exchange(client, self.limits.lock_timeout, must_be_empty).await? {
             Ok(oid) => {
-                ledger::move_job_to(client, JobId(ticket.job), oid).await?;
+                ledger::move_fleet_jobs(client, ticket.table_oid, oid).await?;
                 Ok(Ok(staged.rows()))
             }
             Err(reason) => {
@@ -165,15 +213,17 @@ impl Completion<'_> {
     }
 
     /// Moves the rows of these attempts into the table. Returns the number of written rows.
-    async fn move_rows(&self, table: &str, winners: &[&SealedPart]) -> Result<i64> {
+    async fn move_rows(&self, table: &JobTable, winners: &[&SealedPart]) -> Result<i64> {
         let (client, ticket) = (&self.connection.client, self.ticket);
         let failed = || server_error(format!("could not move the rows of {}", ticket.title()));
         let mut by_columns: BTreeMap<&[String], Vec<&SealedPart>> = BTreeMap::new();
         for part in winners.iter().filter(|it| it.rows > 0) {
             by_columns.entry(&part.columns).or_default().push(part);
         }
+        self.lock_table(table).await?;
+        let JobTable { name: table, oid } = table;
         if ticket.options.mode == FleetMode::Replace {
-            let emptied = ledger::record_emptied_sql(client, ticket.table_oid, None).await?;
+            let emptied = ledger::record_emptied_sql(client, *oid, None).await?;
             let truncate = format!("truncate {table}; {emptied}");
             client.batch_execute(&truncate).await.map_err(failed())?;
         }
@@ -192,20 +242,57 @@ impl Completion<'_> {
         }
         Ok(written.cast_signed())
     }
+
+    /// Locks the table, and checks that the name is still that of the job's table.
+    async fn lock_table(&self, table: &JobTable) -> Result<()> {
+        let (client, ticket) = (&self.connection.client, self.ticket);
+        let JobTable { name, oid } = table;
+        let failed = server_error(format!("could not lock {name}"));
+        let replaces = ticket.options.mode == FleetMode::Replace;
+        let mode = if replaces { "access exclusive" } else { "row exclusive" };
+        let sql = format!("lock table {name} in {mode} mode");
+        client.batch_execute(&sql).await.map_err(failed)?;
+        let found = TargetTable::read(client, name).await?;
+        let Some(found) = found.filter(|it| it.oid == *oid) else {
+            let message = format!("another table has taken the name of {name}");
+            return Err(Error::new(ErrorKind::Ledger, message).hint("Complete the job again."));
+        };
+        if replaces && has_inheriting_tables(client, &found).await? {
+            let message = format!("other tables inherit from {name}, and would be emptied, too");
+            return Err(Error::new(ErrorKind::Plan, message)
+                .hint("Abort the job, or end the inheritance and complete the job again."));
+        }
+        Ok(())
+    }
+}
+
+/// The table of a job, as it is now.
+pub(super) struct JobTable {
+    /// The table's name in SQL.
+    pub(super) name: String,
+    /// The table's oid.
+    pub(super) oid: u32,
 }
 
 /// A job whose row is locked.
 pub(super) enum JobState {
-    /// The job can be completed. The table's current name in SQL.
-    Open { table: String },
+    /// The job can be completed.
+    Open(JobTable),
     /// The job was completed with this report.
     Complete(FleetJobReport),
+}
+
+/// Returns the SQL that begins a transaction of a completion.
+pub(super) fn begin_sql(limits: WaitLimits) -> String {
+    let timeouts =
+        TimeoutScope::Transaction.disable_with_lock_timeout_sql(limits.lock_timeout_millis());
+    format!("{}; {timeouts}", begin_pinned_sql())
 }
 
 /// Locks the job's row until the transaction ends.
 pub(super) async fn lock(client: &Client, ticket: &FleetTicket) -> Result<JobState> {
     let locked = ledger::lock_fleet_job(client, ticket.job).await?;
-    let Some(LockedFleetJob { fence, report, table }) = locked else {
+    let Some(LockedFleetJob { fence, report, table, table_oid: oid }) = locked else {
         return Err(ticket.fenced_error());
     };
     if let Some(report) = report {
@@ -215,7 +302,8 @@ pub(super) async fn lock(client: &Client, ticket: &FleetTicket) -> Result<JobSta
     if fence != ticket.fence {
         return Err(ticket.fenced_error());
     }
-    table.map(|table| JobState::Open { table }).ok_or_else(|| ticket.dropped_error())
+    let open = |name| JobState::Open(JobTable { name, oid });
+    table.map(open).ok_or_else(|| ticket.dropped_error())
 }
 
 impl FleetJobReport {
@@ -254,6 +342,12 @@ pub(super) fn find_winners<'a>(
                 .hint("Hand over one receipt for each part, or number the parts differently."));
         }
     }
+    if ticket.options.mode == FleetMode::Replace && winners.is_empty() && !sealed.is_empty() {
+        let attempts = counted(sealed.len() as u64, "attempt");
+        let message = format!("{} has {attempts}, but there is no receipt", ticket.title());
+        return Err(Error::new(ErrorKind::Usage, message)
+            .hint("Hand over the receipts. Without rows, the table would be emptied."));
+    }
     Ok(winners.into_values().collect())
 }
 
@@ -272,65 +366,4 @@ fn unnamed_part_error(
     );
     Error::new(ErrorKind::Usage, message)
         .hint("Hand over the receipts of all parts. A part that is written again returns its own.")
-}
-
-/// Attempts that wrote the same columns into the stage.
-pub(super) struct StagedParts<'a> {
-    pub(super) ticket: &'a FleetTicket,
-    pub(super) columns: &'a [String],
-    pub(super) parts: &'a [&'a SealedPart],
-}
-
-impl StagedParts<'_> {
-    /// Returns the number of rows that the attempts have written.
-    pub(super) fn rows(&self) -> i64 {
-        self.parts.iter().map(|it| it.rows).sum()
-    }
-
-    /// Returns the columns in SQL, each with this prefix.
-    pub(super) fn columns_in(&self, prefix: &str) -> String {
-        let columns = self.columns.iter().map(|name| format!("{prefix}{}", quote_ident(name)));
-        columns.collect::<Vec<_>>().join(", ")
-    }
-
-    /// Returns the query for the rows of the attempts.
-    pub(super) fn select(&self) -> String {
-        format!("select {} {}", self.columns_in("stage."), self.from())
-    }
-
-    /// Returns the statement that deletes the rows of all other attempts.
-    fn delete_others(&self) -> String {
-        format!(
-            "delete from only {} as stage where not {}",
-            self.ticket.destination,
-            self.condition()
-        )
-    }
-
-    fn from(&self) -> String {
-        format!("from only {} as stage where {}", self.ticket.destination, self.condition())
-    }
-
-    /// Returns the condition for rows of the attempts.
-    fn condition(&self) -> String {
-        // Rows know the last 32 bits of their transaction's number.
-        let xids = self.parts.iter().map(|it| (it.xid & 0xffff_ffff).to_string());
-        format!(
-            "stage.xmin operator(pg_catalog.=) any ('{{{}}}'::pg_catalog.xid[])",
-            xids.collect::<Vec<_>>().join(",")
-        )
-    }
-
-    /// Checks that the stage has all rows of the attempts.
-    pub(super) async fn check_count(&self, client: &Client) -> Result<()> {
-        let (ticket, expected) = (self.ticket, self.rows());
-        let failed = || server_error(format!("could not read the rows of {}", ticket.title()));
-        let count = format!("select pg_catalog.count(*) {}", self.from());
-        let staged: i64 = client.query_one(&count, &[]).await.map_err(failed())?.get(0);
-        if staged == expected {
-            return Ok(());
-        }
-        let [staged, expected] = [staged, expected].map(i64::unsigned_abs);
-        Err(missing_rows_error(ticket.job, staged, expected))
-    }
 }

@@ -6,7 +6,8 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use tokio::runtime::Handle;
 use tokio_postgres::Client;
 
-use super::complete::{JobState, StagedParts, drop_stage, find_winners, lock};
+use super::complete::{JobState, begin_sql, drop_stage, find_winners, lock};
+use super::staged::StagedParts;
 use super::{FleetJobReport, FleetReceipt, FleetTicket};
 use crate::format::memory::{BatchIter, ProgramBatches};
 use crate::plan::AutoChoice;
@@ -17,7 +18,7 @@ use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Dsn;
 use pgspate_target::ledger;
 use pgspate_target::session::WaitLimits;
-use pgspate_target::{PgType, begin_pinned_sql, server_error};
+use pgspate_target::{PgType, server_error};
 
 /// Refuses options of a sync that a job cannot have.
 pub(super) fn check_options(options: &SyncOptions) -> Result<()> {
@@ -52,42 +53,46 @@ pub(super) fn complete(
     runtime: &Handle,
 ) -> Result<FleetJobReport> {
     check_options(&options)?;
-    let work = match runtime.block_on(find_work(ticket, receipts, dsn))? {
-        Work::Complete(report) => return Ok(report),
-        Work::Open(work) => work,
+    let find = || runtime.block_on(find_state(ticket, receipts, dsn, limits));
+    let StagedSync { columns, rows, report } = match find()? {
+        SyncState::Complete(report) => return Ok(report),
+        SyncState::Open(staged) => staged,
     };
-    let NamedWork { columns, rows, report } = work;
     let origin = InputOrigin::Batches(Arc::new(StagedColumns::of(&columns, &ticket.title())));
     let reading = crate::reading::ReadingOptions { origin, ..options.reading };
     let table = Some(report.table.clone());
     let options = SyncOptions { reading, table, limits, read_ahead: AutoChoice::Never, ..options };
     let watch = Arc::new(LoadWatch::default());
     let synced = sync::prepare(options, dsn.clone(), runtime)
-        .and_then(|prepared| prepared.with_fleet_job(rows).run(&watch));
+        .and_then(|prepared| prepared.with_fleet_job(rows)?.run(&watch));
     // Another call may have completed the job, or the answer to the commit was lost.
     let completed = match synced {
         Ok(synced) => report.with_counts(&synced),
-        Err(error) => match runtime.block_on(find_work(ticket, receipts, dsn)) {
-            Ok(Work::Complete(report)) => report,
-            Ok(Work::Open(_)) | Err(_) => return Err(error),
+        Err(error) => match find() {
+            Ok(SyncState::Complete(report)) => report,
+            Ok(SyncState::Open(_)) | Err(_) => return Err(error),
         },
     };
     runtime.block_on(async {
-        let connection = dsn.connect("pgspate fleet").await?;
-        drop_stage(&connection.client, ticket).await;
-        Ok(completed)
-    })
+        // Ignored, like an error of dropping: the job is complete, and `pgspate status` shows a
+        // stage that is left.
+        if let Ok(connection) = dsn.connect("pgspate fleet").await {
+            drop_stage(&connection.client, ticket).await;
+        }
+    });
+    Ok(completed)
 }
 
-/// What is left to do.
-enum Work {
-    /// Nothing: the job was completed with this report.
+/// A job that a sync completes.
+enum SyncState {
+    /// The job was completed with this report.
     Complete(FleetJobReport),
     /// The rows are to be written.
-    Open(NamedWork),
+    Open(StagedSync),
 }
 
-struct NamedWork {
+/// What a sync needs to write the staged rows.
+struct StagedSync {
     /// The columns of the rows.
     columns: Vec<String>,
     rows: FleetJobRows,
@@ -95,30 +100,38 @@ struct NamedWork {
     report: FleetJobReport,
 }
 
-async fn find_work(ticket: &FleetTicket, receipts: &[FleetReceipt], dsn: &Dsn) -> Result<Work> {
+async fn find_state(
+    ticket: &FleetTicket,
+    receipts: &[FleetReceipt],
+    dsn: &Dsn,
+    limits: WaitLimits,
+) -> Result<SyncState> {
     let connection = dsn.connect("pgspate fleet").await?;
     let client = &connection.client;
     let failed = || server_error(format!("could not complete {}", ticket.title()));
-    client.batch_execute(&begin_pinned_sql()).await.map_err(failed())?;
-    let work = find_work_in_transaction(client, ticket, receipts).await;
+    client.batch_execute(&begin_sql(limits)).await.map_err(failed())?;
+    let found = find_in_transaction(client, ticket, receipts).await;
     client.batch_execute("rollback").await.map_err(failed())?;
-    work
+    if let Ok(SyncState::Complete(_)) = &found {
+        drop_stage(client, ticket).await;
+    }
+    found
 }
 
-async fn find_work_in_transaction(
+async fn find_in_transaction(
     client: &Client,
     ticket: &FleetTicket,
     receipts: &[FleetReceipt],
-) -> Result<Work> {
+) -> Result<SyncState> {
     let table = match lock(client, ticket).await? {
-        JobState::Open { table } => table,
-        JobState::Complete(report) => return Ok(Work::Complete(report)),
+        JobState::Open(table) => table,
+        JobState::Complete(report) => return Ok(SyncState::Complete(report)),
     };
     let sealed = ledger::read_parts(client, ticket.job).await?;
     let winners = find_winners(ticket, receipts, &sealed)?;
     let columns = match winners.first() {
         Some(first) => first.columns.clone(),
-        None => ledger::stage_columns(client, ticket.table_oid).await?,
+        None => ledger::stage_columns(client, table.oid).await?,
     };
     let sorted = |columns: &[String]| {
         let mut sorted = columns.to_vec();
@@ -139,7 +152,7 @@ async fn find_work_in_transaction(
     let rows = staged.rows();
     let report = FleetJobReport {
         job: ticket.job,
-        table,
+        table: table.name,
         rows_in: rows,
         parts: winners.len(),
         losers: sealed.len() - winners.len(),
@@ -148,11 +161,12 @@ async fn find_work_in_transaction(
     let stored = report.clone();
     let rows = FleetJobRows {
         begun: ticket.begun(),
+        table_oid: table.oid,
         query: (rows > 0).then(|| (staged.columns_in(""), staged.select())),
         rows: rows.unsigned_abs(),
         report: Box::new(move |synced| stored.with_counts(synced).as_json()),
     };
-    Ok(Work::Open(NamedWork { columns, rows, report }))
+    Ok(SyncState::Open(StagedSync { columns, rows, report }))
 }
 
 impl FleetJobReport {

@@ -12,6 +12,7 @@ mod complete;
 mod connection;
 mod merge;
 mod part;
+mod staged;
 mod ticket;
 
 pub use begin::{abort, begin};

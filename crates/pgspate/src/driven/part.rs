@@ -17,7 +17,7 @@ use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Dsn;
 use pgspate_target::ledger::{self, SealedPart};
 use pgspate_target::session::{ReconnectBackoff, WaitLimits};
-use pgspate_target::{TargetTable, pin_transaction_sql, server_error, users_path_sql};
+use pgspate_target::{TargetTable, TypedQuery, pin_transaction_sql, server_error, users_path_sql};
 
 /// Writes the rows of a part: into the job's stage, or into the table if each task commits. Blocks.
 ///
@@ -63,6 +63,15 @@ struct Attempt<'a> {
     watch: &'a Arc<LoadWatch>,
 }
 
+/// The rows of an attempt, in an open transaction.
+struct CopiedRows {
+    session: LaneSession,
+    /// The names of the written columns.
+    columns: Vec<String>,
+    /// The table's oid.
+    table_oid: u32,
+}
+
 /// The result of sealing an attempt.
 enum Seal {
     /// The attempt is sealed, as this transaction, and can be committed.
@@ -88,10 +97,10 @@ impl Attempt<'_> {
         }
         let table = &ticket.table;
         let survey = Survey::take_in(connection, options, table, limits, dsn.clone(), runtime)?;
-        let (session, columns) = self.copy_rows(survey)?;
+        let CopiedRows { session, columns, table_oid } = self.copy_rows(survey)?;
         let LaneSession { connection, rows_written } = session;
         let rows = rows_written.cast_signed();
-        let sealing = self.seal(&connection.client, &columns, rows);
+        let sealing = self.seal(&connection.client, table_oid, &columns, rows);
         let receipt = match runtime.block_on(sealing)? {
             Seal::Sealed(xid) => FleetReceipt { job: ticket.job, part: self.part, xid, rows },
             Seal::Late(done) => return Ok(self.receipt(&done)),
@@ -105,14 +114,19 @@ impl Attempt<'_> {
         }
     }
 
-    /// Copies the rows. Returns the session, whose transaction is open, and the names of the
-    /// written columns.
-    fn copy_rows(&self, survey: Survey) -> Result<(LaneSession, Vec<String>)> {
+    /// Copies the rows.
+    fn copy_rows(&self, survey: Survey) -> Result<CopiedRows> {
         let Attempt { ticket, dsn, limits, runtime, watch, .. } = *self;
         let Survey { control_session, reading, session, table, rows: request, .. } = survey;
-        let Some(table) = table.filter(|it| it.oid == ticket.table_oid) else {
-            return Err(ticket.dropped_error());
-        };
+        let Some(table) = table else { return Err(ticket.dropped_error()) };
+        if table.oid != ticket.table_oid {
+            // Another job may have exchanged the table. The ledger knows the new one.
+            let client = &control_session.connection.client;
+            let now = runtime.block_on(ledger::fleet_job_table(client, ticket.job))?;
+            if now != Some(table.oid) {
+                return Err(ticket.dropped_error());
+            }
+        }
         let mut plan = RowPlan::make(&table, &session, &reading.facts(), &request)?;
         let is_visible = ticket.commits_parts();
         let one_statement = is_visible && plan::one_statement_reason(&table, false).is_some();
@@ -142,19 +156,25 @@ impl Attempt<'_> {
             CopyEnd::Done(_, mut sessions) => match (sessions.pop(), sessions.is_empty()) {
                 (Some(session), true) => {
                     let columns = plan.columns.iter().map(|it| it.name.clone()).collect();
-                    Ok((session, columns))
+                    Ok(CopiedRows { session, columns, table_oid: table.oid })
                 }
                 _ => Err(Error::new(ErrorKind::Bug, "the session with the rows was closed")),
             },
             CopyEnd::LanesConflict => {
                 Err(Error::new(ErrorKind::Bug, "a single session waits for itself"))
             }
-            CopyEnd::Interrupted(error) => Err(explain(error)),
+            CopyEnd::Interrupted(error) | CopyEnd::NotRoutable(error) => Err(explain(error)),
         }
     }
 
     /// Seals the attempt in its open transaction.
-    async fn seal(&self, client: &Client, columns: &[String], rows: i64) -> Result<Seal> {
+    async fn seal(
+        &self,
+        client: &Client,
+        table_oid: u32,
+        columns: &[String],
+        rows: i64,
+    ) -> Result<Seal> {
         let ticket = self.ticket;
         if ticket.commits_parts() {
             if let Some(done) = self.find_part(client).await? {
@@ -163,7 +183,12 @@ impl Attempt<'_> {
             // The rows of this transaction lock the table, so no load can drop keys from here on.
             let failed = || server_error("could not look for dropped keys".to_owned());
             client.batch_execute(&pin_transaction_sql()).await.map_err(failed())?;
-            ledger::check_no_dropped_keys(client, ticket.table_oid).await?;
+            ledger::check_no_dropped_keys(client, table_oid).await?;
+            let named = "select to_regclass($1)::oid is not distinct from $2";
+            let row = client.fetch_one(named, &[&ticket.table, &table_oid]).await;
+            if !row.map_err(failed())?.get::<_, bool>(0) {
+                return Err(ticket.dropped_error());
+            }
             // Deferred triggers run under the user's search path.
             client.batch_execute(&users_path_sql(true)).await.map_err(failed())?;
         }
@@ -182,16 +207,17 @@ impl Attempt<'_> {
 
     /// Asks the ledger whether the attempt is sealed, after the answer to its commit was lost.
     fn look_up(&self, receipt: FleetReceipt, lost: Error) -> Result<FleetReceipt> {
-        let begun = self.ticket.begun();
+        let attempt = [receipt.job, receipt.part, receipt.xid];
         let mut backoff = ReconnectBackoff::new(self.limits.retry_for);
         while backoff.wait(|| self.watch.copy.is_cancelled()) {
             let found = self.runtime.block_on(async {
                 let connection = self.dsn.connect("pgspate fleet").await?;
-                ledger::is_part_sealed(&connection.client, &begun, receipt.xid).await
+                ledger::is_part_sealed(&connection.client, attempt).await
             });
             match found {
-                Ok(true) => return Ok(receipt),
-                Ok(false) => return Err(lost),
+                Ok(Some(true)) => return Ok(receipt),
+                Ok(Some(false)) => return Err(lost),
+                Ok(None) => {}
                 Err(later) if later.is_retryable() => {}
                 Err(later) => return Err(later),
             }

@@ -9,11 +9,13 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use tokio_postgres::error::SqlState;
 
+use super::create;
 use crate::copy::CopyProgress;
 use crate::job::RetryAfterConnectionLoss;
 use crate::plan::RowRequest;
 use crate::reading::{SniffedInputs, is_lock_error};
 use crate::{Error, ErrorKind, Result};
+use pgspate_base::is_alike;
 use pgspate_target::connect::Connection;
 use pgspate_target::session::WaitLimits;
 use pgspate_target::{
@@ -50,20 +52,24 @@ pub(crate) struct ColumnsToAdd {
     table: String,
     table_oid: u32,
     pub(crate) columns: Vec<AddedColumn>,
+    /// The columns whose types the user has chosen.
+    typed_columns: Vec<String>,
 }
 
 impl ColumnsToAdd {
-    /// Finds the columns that the table lacks, if the user wants them to be added. Adds them to
-    /// `table`, and changes nothing on the server.
+    /// Finds the columns that the table lacks, if the user wants them to be added. `types` are the
+    /// types that the user has chosen. Adds the columns to `table`, and changes nothing on the
+    /// server.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] if the options contradict each other. [`ErrorKind::Plan`] if the role
-    /// may not add columns, or if the table is a partition.
+    /// [`ErrorKind::Usage`] if the options contradict each other, or if a type is not a type.
+    /// [`ErrorKind::Plan`] if the role may not add columns, or if the table is a partition.
     pub(crate) async fn plan(
         connection: &Connection,
         table: &mut TargetTable,
         reading: &SniffedInputs,
         request: &RowRequest,
+        types: &[(String, String)],
     ) -> Result<Option<ColumnsToAdd>> {
         if !request.add_columns {
             return Ok(None);
@@ -73,13 +79,22 @@ impl ColumnsToAdd {
             return Err(Error::new(ErrorKind::Usage, message)
                 .hint("Leave out `--add-columns` or `--ignore-unknown`."));
         }
-        let missing = reading.missing_columns(table, request);
+        let mut missing = reading.missing_columns(table, request);
         if missing.is_empty() {
             return Ok(None);
         }
+        create::check_types(connection, types).await?;
+        let mut typed_columns = Vec::new();
+        for (name, ty) in &mut missing {
+            // A type for a column that the table has is ignored: a nightly load runs unchanged.
+            if let Some((_, chosen)) = types.iter().find(|(typed, _)| is_alike(typed, name)) {
+                chosen.clone_into(ty);
+                typed_columns.push(name.clone());
+            }
+        }
         let columns = missing.into_iter().map(|(name, ty)| AddedColumn { name, ty }).collect();
         let (name, oid) = (table.sql_name.clone(), table.oid);
-        let mut to_add = ColumnsToAdd { table: name, table_oid: oid, columns };
+        let mut to_add = ColumnsToAdd { table: name, table_oid: oid, columns, typed_columns };
         to_add.check_allowed(connection).await?;
         let described = to_add.describe(connection).await?;
         for (column, described) in to_add.columns.iter_mut().zip(&described) {
@@ -235,6 +250,9 @@ impl ColumnsToAdd {
         let place = error.place().and_then(|place| place.column.as_deref());
         let column = self.columns.iter().find(|column| Some(column.name.as_str()) == place);
         let (true, Some(AddedColumn { name, ty })) = (is_value_error, column) else { return error };
+        if self.typed_columns.contains(name) {
+            return error;
+        }
         error.hint_also(&format!(
             "Column \"{name}\" was added as {ty}, because of the first rows. If this value is \
              right: `alter table {} alter column {} type text`.",

@@ -49,6 +49,10 @@ impl Load {
                     "two lanes had rows with the same unique key"
                         .clone_into(&mut self.plan.lanes_reason);
                 }
+                Ok(CopyEnd::NotRoutable(error)) => {
+                    self.route_by_coordinator(&error);
+                    self.retry_after_connection_loss(&watch.copy, Load::restore_session)?;
+                }
                 Ok(CopyEnd::Interrupted(error)) => {
                     self.wait_and_restore_session(error, &mut backoff, &watch.copy)?
                 }
@@ -62,6 +66,9 @@ impl Load {
     }
 
     fn attempt(&mut self, watch: &Arc<LoadWatch>) -> Result<CopyEnd> {
+        if let Err(error) = self.resolve_own_prepared() {
+            return if error.is_retryable() { Ok(CopyEnd::Interrupted(error)) } else { Err(error) };
+        }
         let job = self.copy_job()?;
         let cutter = self.reading.cutter(&self.plan.rows, watch);
         copy::run(&job, cutter, &watch.copy, &self.job.control_session.runtime)
@@ -99,6 +106,7 @@ impl Load {
                 oid: self.created_oid.unwrap_or(self.table.oid),
                 surrounding: self.surrounding_sql()?,
             },
+            shard_route: self.shard_route(),
         })
     }
 

@@ -24,13 +24,33 @@ pub struct NewTable {
     typed_columns: Vec<String>,
 }
 
-/// The user's choices for a table that a load creates.
+/// The user's choices for a table that a load creates, or for columns that it adds.
 #[derive(Debug, Clone, Default)]
 pub struct NewTableOptions {
     /// Names of columns with their types, as in SQL. Other columns get types that fit the input.
     pub types: Vec<(String, String)>,
     /// The columns of the primary key.
     pub primary_key: Vec<String>,
+}
+
+impl NewTableOptions {
+    /// Checks that the load may make the columns whose types the user has chosen.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] if the load neither creates a table nor adds columns.
+    pub(crate) fn check_use(&self, creates: bool, adds_columns: bool) -> Result<()> {
+        match self.types.first() {
+            Some((name, _)) if !creates && !adds_columns => {
+                let message = "`--type` needs `--create` or `--add-columns`: it does not change \
+                               columns that the table has";
+                Err(Error::new(ErrorKind::Usage, message).hint(format!(
+                    "Create the table with `--create`, or add column \"{name}\" to it with \
+                     `--add-columns`."
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// A column whose type was changed because a value did not fit.
@@ -85,6 +105,20 @@ impl NewTable {
         let sql = infer::create_table_sql(name, &columns, &key.collect::<Result<Vec<_>>>()?);
         Ok(NewTable { table: name.to_owned(), sql, typed_columns })
     }
+}
+
+/// Checks that the table has each column whose type the user has chosen, once columns are added.
+/// `inferred` are the columns of the input.
+///
+/// # Errors
+/// [`ErrorKind::Usage`] if neither the table nor the input has such a column.
+pub(crate) fn check_typed_columns(
+    table: &TargetTable,
+    inferred: &[(String, String)],
+    types: &[(String, String)],
+) -> Result<()> {
+    let mut missing = types.iter().filter(|(name, _)| !table.has_column_alike(name));
+    missing.try_for_each(|(name, _)| find_input_column(inferred, name, "--type").map(drop))
 }
 
 /// Returns the position of the column that an option names. If no name is equal, upper and lower

@@ -8,6 +8,7 @@ use tokio_postgres::error::SqlState;
 
 use super::{Load, LoadWatch, create};
 use crate::copy::{blames_one_row, is_keys_dropped_error};
+use crate::plan::hint_date_format;
 use crate::reading::hint_encoding;
 use crate::{Error, ErrorKind};
 use pgspate_target::ledger::{self, DroppedKeys};
@@ -18,7 +19,8 @@ impl Load {
         let message = format!("could not load {} into {}", self.reading.title(), self.plan.table);
         let error = self.name_key_dropper(error);
         let kind = error.kind();
-        let mut error = hint_encoding(self.explain_deleted_job(error), &self.plan.rows);
+        let error = hint_date_format(self.explain_deleted_job(error), &self.plan.rows.columns);
+        let mut error = hint_encoding(error, &self.plan.rows);
         if let Some(new) = self.new_table.as_ref().filter(|_| self.reading.is_stream()) {
             error = create::hint_wider(error, new, &self.table);
         }

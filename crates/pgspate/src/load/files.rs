@@ -205,7 +205,10 @@ impl Load {
             }
             let (mut reading, rows) =
                 sniff_inputs(inputs, Some(&self.table), &self.options.reading, session)?;
-            let adding = ColumnsToAdd::plan(&session.connection, &mut self.table, &reading, &rows);
+            let types = &self.options.new_table.types;
+            reading.name_columns(types);
+            let (connection, table) = (&session.connection, &mut self.table);
+            let adding = ColumnsToAdd::plan(connection, table, &reading, &rows, types);
             self.to_add = session.runtime.block_on(adding)?;
             reading.note_skipped(self.reading.skipped.take());
             (self.reading, self.request.rows) = (reading, rows);

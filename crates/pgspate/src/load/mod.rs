@@ -16,6 +16,7 @@ mod prepare;
 mod rejects;
 mod replace;
 mod report;
+mod routing;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -8,12 +8,13 @@ use tokio_postgres::Client;
 use super::add_columns::ColumnsToAdd;
 use super::{
     FileCounts, Load, LoadOptions, LoadWatch, NewTable, create, ledger_job, member, replace,
+    routing,
 };
 use crate::copy::{EarlySession, Lanes};
 use crate::job::JobSession;
 use crate::plan::{LoadPlan, PlanRequest};
 use crate::reading::{Survey, check_constants, is_lock_error, name_lock_holder, parse_name};
-use crate::{Result, care};
+use crate::{Error, ErrorKind, Result, care};
 use pgspate_target::connect::Dsn;
 use pgspate_target::ledger::{self, LedgerState, WrittenChunks};
 use pgspate_target::{MaintenanceFacts, suggest_table};
@@ -40,6 +41,9 @@ pub fn prepare(options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<Load>
             &control_session
                 .with_client(async |client: &Client| ledger::read_url_key(client).await)?,
         );
+    }
+    if matches!((&load.job.identity, &has_ledger), (Some(_), Ok(true))) {
+        load.resolve_prepared()?;
     }
     let (client, table) = (load.job.client(), &load.table);
     let known = async {
@@ -68,10 +72,15 @@ pub fn prepare(options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<Load>
     };
     (load.job.ledger_state, load.table_changes.maintenance_facts) = (known?, maintenance_facts?);
     load.choose_files()?;
+    if load.options.reading.rows.add_columns && !load.is_loaded() {
+        let types = &load.options.new_table.types;
+        create::check_typed_columns(&load.table, &load.reading.inferred, types)?;
+    }
     if load.options.create && load.job.ledger_state.has_created_table {
         load.adopt_table()?;
     }
     load.table_care(&LoadWatch::default()).plan()?;
+    load.check_nodes();
     Ok(load)
 }
 
@@ -91,11 +100,17 @@ async fn read_maintenance_facts_with_timeout(load: &Load) -> Result<MaintenanceF
 /// Inspects the inputs and the table, and plans how to encode and copy the rows. Also returns
 /// whether the database has a ledger.
 fn inspect(mut options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load, Result<bool>)> {
+    if options.rejects_max.is_some() && options.rejects.is_none() {
+        let message = "`--max-rejects` needs a file for the rejected rows, or they would be lost";
+        return Err(Error::new(ErrorKind::Usage, message)
+            .hint("Name the file with `--rejects`, for example `--rejects rejected.csv`."));
+    }
+    options.new_table.check_use(options.create, options.reading.rows.add_columns)?;
     let (fleet, tending) = member::prepare(&mut options)?;
     let (table, limits) = (options.table.as_deref(), options.limits);
     let Survey {
         control_session,
-        reading,
+        mut reading,
         session,
         name,
         table,
@@ -103,6 +118,7 @@ fn inspect(mut options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load
         free_connections,
         has_ledger,
     } = Survey::take(&options.reading, table, limits, dsn, fleet, runtime)?;
+    reading.name_columns(&options.new_table.types);
     let connection = &control_session.connection;
     let (mut table, new_table) = match table {
         Some(table) => (table, None),
@@ -120,7 +136,8 @@ fn inspect(mut options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load
     };
     let to_add = match new_table {
         None => {
-            let adding = ColumnsToAdd::plan(connection, &mut table, &reading, &rows);
+            let types = &options.new_table.types;
+            let adding = ColumnsToAdd::plan(connection, &mut table, &reading, &rows, types);
             runtime.block_on(adding)?
         }
         Some(_) => None,
@@ -134,6 +151,10 @@ fn inspect(mut options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load
         rejects: options.rejects.is_some(),
         dependencies: runtime
             .block_on(replace::read_dependencies(&options, connection, existing))?,
+        shards: match existing {
+            Some(table) => runtime.block_on(routing::read_shards(connection, table, &session))?,
+            None => None,
+        },
     };
     let mut plan = LoadPlan::make(&table, &session, &reading.facts(), &request)?;
     let free_connections = free_connections?;

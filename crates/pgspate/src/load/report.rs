@@ -15,6 +15,8 @@ pub struct PlanReport {
     pub table: String,
     /// Where an extension stores the table's rows, and what that means for the load, in words.
     pub storage: Option<&'static str>,
+    /// The way of rows into the shards of a table of Citus, in words; `None` for another table.
+    pub routing: Option<String>,
     /// The statement that creates the table; `None` if the table exists.
     pub create: Option<String>,
     /// The statement that adds columns to the table, with `--add-columns`.
@@ -95,6 +97,7 @@ impl PlanReport {
         PlanReport {
             table: plan.table.clone(),
             storage: plan.storage,
+            routing: plan.routing.as_ref().map(ToString::to_string),
             create: load.new_table().map(|new| new.sql.clone()),
             add_columns: load.add_columns_sql(),
             at_once: plan.atomic_plan.clone(),

@@ -127,7 +127,10 @@ pub(super) fn choose_atomic_plan(
 }
 
 /// Checks that the table's rows can be replaced without unwanted side effects.
-fn check_replaceable(table: &TargetTable, dependencies: &TableDependencies) -> Result<()> {
+pub(crate) fn check_replaceable(
+    table: &TargetTable,
+    dependencies: &TableDependencies,
+) -> Result<()> {
     let name = &table.sql_name;
     if table.kind == 'v' {
         let message = format!("{name} is a view, whose rows cannot be replaced");

@@ -65,6 +65,7 @@ fn unknown_column(table: &TargetTable, flag: &str, name: &str) -> Error {
     Error::new(ErrorKind::Plan, message)
         .with_sqlstate(tokio_postgres::error::SqlState::UNDEFINED_COLUMN)
         .hint_if(did_you_mean("column", name, names))
+        .hint_also("`--add-columns` adds the column to the table.")
 }
 
 fn repeated_column(flag: &str, other: &PlannedColumn) -> Error {

@@ -8,6 +8,7 @@ use crate::encode::date_format::DateFormats;
 use crate::{Error, ErrorKind, Result, did_you_mean};
 use pgspate_base::is_alike;
 use pgspate_target::TargetTable;
+use tokio_postgres::error::SqlState;
 
 /// The oids of date, timestamp and timestamptz.
 const DATES: [u32; 3] = [1082, 1114, 1184];
@@ -80,6 +81,28 @@ fn check_named(table: &TargetTable, name: &str, planned: &[PlannedColumn]) -> Re
             Err(Error::new(ErrorKind::Usage, message).hint_if(did_you_mean("column", name, names)))
         }
     }
+}
+
+/// Adds a hint about `--date-format` to the server's error about a date such as `31/12/2026`.
+pub(crate) fn hint_date_format(error: Error, columns: &[PlannedColumn]) -> Error {
+    const INVALID: [SqlState; 2] =
+        [SqlState::INVALID_DATETIME_FORMAT, SqlState::DATETIME_FIELD_OVERFLOW];
+    let is_invalid =
+        error.refusal().is_some() && error.sqlstate().is_some_and(|code| INVALID.contains(code));
+    let name = error.place().and_then(|place| place.column.as_deref());
+    let is_column_of_dates = |it: &PlannedColumn| {
+        Some(it.name.as_str()) == name && it.date_format.is_none() && has_dates(it)
+    };
+    let message = error.to_string();
+    let value = message.split_once(": \"").map_or("", |(_, value)| value);
+    // ISO dates begin with the year.
+    let digits = value.bytes().take_while(u8::is_ascii_digit).count();
+    let is_other_format =
+        matches!(digits, 1 | 2) && matches!(value.as_bytes().get(digits), Some(b'.' | b'/' | b'-'));
+    if !is_invalid || !is_other_format || !columns.iter().any(is_column_of_dates) {
+        return error;
+    }
+    error.hint_also("`--date-format %d/%m/%Y` reads dates such as 31/12/2026.")
 }
 
 fn has_dates(column: &PlannedColumn) -> bool {

@@ -15,6 +15,9 @@ impl fmt::Display for LoadPlan {
         if let Some(storage) = self.storage {
             writeln!(f, "rows     {storage}")?;
         }
+        if let Some(routing) = &self.routing {
+            writeln!(f, "routing  {routing}")?;
+        }
         if let Some(atomic_plan) = &self.atomic_plan {
             let word = if atomic_plan.replaces { "replace" } else { "at once" };
             writeln!(f, "{word:8} {}: {}", atomic_plan.method_in_words(), atomic_plan.reason)?;

@@ -13,21 +13,26 @@ mod explain;
 mod lanes;
 pub(crate) mod maintenance;
 mod other_sessions;
+mod routing;
 mod rows;
 
 use arrow_schema::Field;
 
+pub(crate) use atomic::check_replaceable;
 pub use atomic::{AtomicMethod, AtomicPlan, ReplaceMode};
 pub use columns::{ColumnRoute, OmittedColumn, PlannedColumn, match_fields};
 pub(crate) use constants::{check_encoding, constant_names};
+pub(crate) use date_formats::hint_date_format;
 pub(crate) use explain::describe_route;
 pub(crate) use lanes::one_statement_reason;
 pub use maintenance::{AutoChoice, IndexChoice, MaintenancePlan};
+pub use routing::Routing;
 pub use rows::{RowPlan, RowRequest};
 
 use crate::Result;
 use crate::copy::{Commit, Lanes};
 use crate::format::EncodeMode;
+use pgspate_target::shards::ShardedTable;
 use pgspate_target::{IndexKind, SessionSettings, TableDependencies, TargetTable};
 
 /// The most lanes that pgspate chooses by itself.
@@ -95,6 +100,9 @@ pub struct PlanRequest {
     /// The objects that depend on the table, if all rows are to become visible at once. `None` for
     /// a table that the load creates.
     pub dependencies: Option<TableDependencies>,
+    /// The shards of a table of Citus, or why rows cannot go straight into them. `None` for another
+    /// table.
+    pub shards: Option<Result<ShardedTable, String>>,
 }
 
 /// What a load will do, and why.
@@ -104,6 +112,8 @@ pub struct LoadPlan {
     pub table: String,
     /// Where an extension stores the table's rows, and what that means for the load, in words.
     pub storage: Option<&'static str>,
+    /// The way of rows into the shards of a table of Citus; `None` for another table.
+    pub routing: Option<Routing>,
     /// How records become rows.
     pub rows: RowPlan,
     /// Table columns that the input lacks.
@@ -158,6 +168,7 @@ impl LoadPlan {
         let mut plan = LoadPlan {
             table: table.sql_name.clone(),
             storage: table.storage.facts().description,
+            routing: None,
             warnings: warnings(&copied_table, &rows.columns, request),
             omitted: columns::omitted_columns(table, &rows.columns),
             rows,
@@ -173,6 +184,7 @@ impl LoadPlan {
         if let Some(atomic_plan) = atomic_plan {
             plan.apply_atomic_plan(request, atomic_plan)?;
         }
+        plan.routing = routing::choose_routing(table, &plan, input, request);
         Ok(plan)
     }
 

@@ -67,6 +67,8 @@ pub(crate) struct SniffedInputs {
     header_overridden: bool,
     /// Whether the fields' names are converted to snake case.
     snake_case: bool,
+    /// Whether columns of the table are made from the sample, by `--create` or `--add-columns`.
+    makes_columns: bool,
     /// The header line of the first input, byte for byte.
     header_line: Vec<u8>,
     /// Which files beside the inputs are not read, in words.
@@ -143,10 +145,29 @@ impl SniffedInputs {
     ) -> Vec<(String, String)> {
         let has_names = request.columns.is_some() || self.facts().names.is_some();
         let is_missing = |name: &str| {
-            let is_known = table.columns.iter().any(|column| is_alike(&column.name, name));
-            !is_known && (has_names || constant_names(request).any(|it| it == name))
+            !table.has_column_alike(name)
+                && (has_names || constant_names(request).any(|it| it == name))
         };
         self.inferred.iter().filter(|(name, _)| is_missing(name)).cloned().collect()
+    }
+
+    /// Adds columns that the user names with their types, and that the sample of an input with keys
+    /// lacks. Does nothing if the columns of the table are not made from the input.
+    pub(crate) fn name_columns(&mut self, types: &[(String, String)]) {
+        let RecordShape::Keyed { keys, .. } = &mut self.shape else { return };
+        if !self.makes_columns || self.header_overridden {
+            return;
+        }
+        for (name, _) in types {
+            if self.inferred.iter().any(|(known, _)| is_alike(known, name)) {
+                continue;
+            }
+            keys.push(name.clone());
+            self.inferred.push((name.clone(), "text".to_owned()));
+            self.sniffed.evidence.push(format!(
+                "key \"{name}\" is not in the first records; its column has the type of --type"
+            ));
+        }
     }
 
     /// Records which files are not read, in words.
@@ -401,6 +422,7 @@ impl SniffedInputs {
             }
         }
         options.ignore_unknown = ignore_unknown;
+        options.has_sampled_columns = self.makes_columns && !self.header_overridden;
         options.snake_case = self.snake_case;
         if !self.header_overridden {
             let names = table.columns.iter().map(|column| &column.name);

@@ -56,13 +56,14 @@ impl SniffedInputs {
         SniffedInputs {
             inputs,
             sniffed,
-            inferred: new_columns(batches.types(), options),
+            inferred: new_columns(batches.types(), false, options),
             snake_case: options.rows.snake_case,
             shape: RecordShape::Columns {
                 schema,
                 origin: BatchOrigin::Program(Arc::clone(batches)),
             },
             header_overridden: options.rows.columns.is_some(),
+            makes_columns: false,
             header_line: Vec::new(),
             skipped: None,
         }
@@ -91,6 +92,11 @@ fn sniff_sample(
     let lines = &*without_skipped_lines(sample, options);
     let sniffed = sniff(input.name(), lines, is_complete, expected_names, &options.read)
         .map_err(|error| with_input_name(error, input))?;
+    if let (Some(doubt), None) = (sniffed.header_doubt, expected_names) {
+        let message = format!("could not tell whether the first line names the columns: {doubt}");
+        let hint = "Say so with `--header yes`, or `--header no` if it is a row.";
+        return Err(with_input_name(Error::new(ErrorKind::Format, message).hint(hint), input));
+    }
     let wants_types = table_columns.is_none() || options.rows.add_columns;
     let mut header_line = Vec::new();
     let (shape, inferred) = match sniffed.format.rows() {
@@ -133,13 +139,18 @@ fn sniff_sample(
             (RecordShape::Columns { schema, origin }, inferred)
         }
     };
+    // JSON arrays have the inferred names column_1, column_2, and so on.
+    let is_named = |(nth, (name, _)): (usize, &(String, _))| *name != format!("column_{}", nth + 1);
+    let has_keys =
+        matches!(shape, RecordShape::Keyed { .. }) && inferred.iter().enumerate().any(is_named);
     Ok(SniffedInputs {
         inputs: Arc::clone(inputs),
         sniffed,
         shape,
-        inferred: new_columns(inferred, options),
+        inferred: new_columns(inferred, has_keys, options),
         header_overridden: options.rows.columns.is_some(),
         snake_case: options.rows.snake_case,
+        makes_columns: wants_types,
         header_line,
         skipped: None,
     })
@@ -147,8 +158,12 @@ fn sniff_sample(
 
 /// Returns the columns of a new table: the inferred columns under the user's names, and as text the
 /// columns that the input lacks.
-fn new_columns(inferred: Vec<(String, String)>, options: &ReadingOptions) -> Vec<(String, String)> {
-    let mut columns = with_user_names(inferred, options);
+fn new_columns(
+    inferred: Vec<(String, String)>,
+    has_keys: bool,
+    options: &ReadingOptions,
+) -> Vec<(String, String)> {
+    let mut columns = with_user_names(inferred, has_keys, options);
     for name in constant_names(&options.rows) {
         if !columns.iter().any(|(column, _)| column == name) {
             columns.push((name.to_owned(), "text".to_owned()));
@@ -158,12 +173,19 @@ fn new_columns(inferred: Vec<(String, String)>, options: &ReadingOptions) -> Vec
 }
 
 /// Gives inferred columns the names of `--columns`, or else names in snake case if the options ask
-/// for it. A wrong number of names is found by the plan.
+/// for it. If records have keys, `--columns` names keys; those that the sample lacks are text. A
+/// wrong number of names is found by the plan.
 fn with_user_names(
     mut columns: Vec<(String, String)>,
+    has_keys: bool,
     options: &ReadingOptions,
 ) -> Vec<(String, String)> {
     match &options.rows.columns {
+        Some(names) if has_keys => {
+            let type_of = |name: &String| columns.iter().find(|(key, _)| key == name);
+            let column = |name| type_of(name).cloned().unwrap_or((name.clone(), "text".to_owned()));
+            return names.iter().map(column).collect();
+        }
         Some(names) if names.len() == columns.len() => {
             columns.iter_mut().zip(names).for_each(|(column, name)| name.clone_into(&mut column.0));
         }

@@ -53,6 +53,7 @@ impl StageCopy<'_> {
             ledger: None,
             check_unchanged: Box::new(move |read| checked.check_unchanged(&checked_plan, read)),
             destination,
+            shard_route: None,
         }
     }
 }

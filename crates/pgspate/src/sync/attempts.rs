@@ -18,11 +18,11 @@ use crate::{Error, Result, stage};
 use pgspate_target::connect::Connection;
 use pgspate_target::ledger::check_no_dropped_keys;
 use pgspate_target::measure::{self, Measurement};
-use pgspate_target::{TypedQuery, server_error};
+use pgspate_target::{TypedQuery, UPDATES_PER_VACUUM, server_error};
 
 /// Query for the advice. Columns: the table's fillfactor; the names of unused indexes that are not
-/// unique; the columns of these indexes; the number of updates of the table; the number of HOT
-/// updates.
+/// unique; the columns of these indexes. Then numbers: updates of the table; HOT updates; updates
+/// between two vacuums; rows.
 const ADVICE_FACTS_SQL: &str = "\
 select coalesce((select option_value::int from pg_class c, pg_options_to_table(c.reloptions)
                  where c.oid = $1::oid and option_name = 'fillfactor'), 100),
@@ -39,10 +39,12 @@ select coalesce((select option_value::int from pg_class c, pg_options_to_table(c
                and i.indkey::int2[] operator(pg_catalog.&&) array(select attnum from pg_attribute
                                             where attrelid = $1 and attname = any($2))
              order by i.indexrelid::regclass::text),
-       coalesce(sum(pg_stat_get_tuples_updated(relid)), 0)::int8,
-       coalesce(sum(pg_stat_get_tuples_hot_updated(relid)), 0)::int8
+       coalesce(sum(pg_stat_get_tuples_updated(oid)), 0)::int8,
+       coalesce(sum(pg_stat_get_tuples_hot_updated(oid)), 0)::int8,
+       coalesce(sum(UPDATES_PER_VACUUM), 0)::int8,
+       coalesce(sum(pg_stat_get_live_tuples(oid)), 0)::int8
 from (select relid::oid from pg_partition_tree($1::oid::regclass)
-      union select $1::oid) parts(relid)";
+      union select $1::oid) parts(oid)";
 
 /// Minimum staged bytes of a sync that is measured on servers that publish statistics only after a
 /// pause. Waiting for the statistics would take longer than a smaller sync.
@@ -307,12 +309,15 @@ async fn read_advice_facts(client: &Client, sync: &PreparedSync) -> Result<Advic
     let failed = server_error("could not look up the table's indexes".to_owned());
     let set: Vec<&str> =
         sync.staging.plan.columns.iter().map(|column| column.name.as_str()).collect();
-    let row = client.query_one(ADVICE_FACTS_SQL, &[&table.oid, &set]).await.map_err(failed)?;
+    let sql = ADVICE_FACTS_SQL.replace("UPDATES_PER_VACUUM", UPDATES_PER_VACUUM);
+    let row = client.query_one(&sql, &[&table.oid, &set]).await.map_err(failed)?;
     let (names, columns): (Vec<String>, Vec<String>) = (row.get(1), row.get(2));
     Ok(AdviceFacts {
         fillfactor: row.get(0),
         unused: names.into_iter().zip(columns).collect(),
         history: [count_at(&row, 3), count_at(&row, 4)],
+        updates_per_vacuum: count_at(&row, 5),
+        rows: count_at(&row, 6),
         can_split: false,
     })
 }

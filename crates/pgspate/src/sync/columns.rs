@@ -67,6 +67,58 @@ pub(super) async fn is_unique(
     Ok(client.query_one(IS_UNIQUE_SQL, &[&table.oid, &key]).await.map_err(failed)?.get(0))
 }
 
+/// Checks that the server can match rows by these columns of `table`. `role` says what the columns
+/// are for, in words. `operators` are the equality operators that are known by column.
+///
+/// # Errors
+/// [`ErrorKind::Plan`] for a type whose values cannot be compared, such as json or point.
+pub(super) async fn check_comparable(
+    client: &Client,
+    table: &TargetTable,
+    role: &str,
+    names: &[String],
+    operators: &HashMap<String, String>,
+) -> Result<()> {
+    let is_unsure =
+        |it: &&TargetColumn| names.contains(&it.name) && !operators.contains_key(&it.name);
+    for column in table.columns.iter().filter(is_unsure) {
+        let sync_column = SyncColumn { is_nullable: true, ..SyncColumn::of(column) };
+        // Only the server knows whether arrays, rows and types of extensions can be matched.
+        let name = &sync_column.name;
+        let rows = format!("(select null::{} as {name})", column.ty.name);
+        let sql = format!(
+            "explain select from {rows} a full join {rows} b on {}",
+            sync_column.matches("a", "b")
+        );
+        let failed = server_error(format!("could not compare column \"{}\"", column.name));
+        let Err(refusal) = client.batch_execute(&sql).await.map_err(failed) else { continue };
+        if refusal.sqlstate().is_none() {
+            return Err(refusal);
+        }
+        return Err(incomparable_error(table, column, role));
+    }
+    Ok(())
+}
+
+/// Returns the error for a column whose values the server cannot compare.
+fn incomparable_error(table: &TargetTable, column: &TargetColumn, role: &str) -> Error {
+    let (name, ty) = (&column.name, &column.ty.name);
+    let message = format!(
+        "column \"{name}\" of the {role} has type {ty}, and the server cannot tell whether two \
+         values of this type are equal"
+    );
+    let jsonb = match ty.strip_prefix("json") {
+        Some(rest @ ("" | "[]")) => format!(
+            " Or compare as jsonb: `alter table {} alter column {} type jsonb{rest}`.",
+            table.sql_name,
+            quote_ident(name)
+        ),
+        _ => String::new(),
+    };
+    Error::new(ErrorKind::Plan, message)
+        .hint(format!("Name columns of other types for the {role}, such as an id.{jsonb}"))
+}
+
 impl SyncColumns {
     /// Classifies the columns of the source. `key` names the key's columns, and `ignored` the
     /// columns that are not compared.

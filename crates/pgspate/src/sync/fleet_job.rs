@@ -17,13 +17,18 @@ use pgspate_target::server_error;
 pub(crate) struct FleetJobRows {
     /// The job.
     pub(crate) begun: BegunFleetJob,
+    /// The oid of the job's table.
+    pub(crate) table_oid: u32,
     /// The columns of the rows in SQL, and the query for the rows; `None` if there are no rows.
     pub(crate) query: Option<(String, String)>,
     /// The number of rows.
     pub(crate) rows: u64,
     /// Returns the job's report as the ledger keeps it.
-    pub(crate) report: Box<dyn Fn(&SyncReport) -> Result<String> + Send + Sync>,
+    pub(crate) report: WriteJobReport,
 }
+
+/// Writes the report of a job as the ledger keeps it.
+type WriteJobReport = Box<dyn Fn(&SyncReport) -> Result<String> + Send + Sync>;
 
 impl FleetJobRows {
     /// Copies the rows to the session's stage, which is empty.
@@ -72,8 +77,15 @@ impl FleetJobRows {
 
 impl PreparedSync {
     /// Sets the job's rows, which are written in place of the source's.
-    pub(crate) fn with_fleet_job(self, rows: FleetJobRows) -> PreparedSync {
-        PreparedSync { fleet_job: Some(rows), ..self }
+    ///
+    /// # Errors
+    /// [`ErrorKind::Ledger`] if another table has taken the name of the job's table.
+    pub(crate) fn with_fleet_job(self, rows: FleetJobRows) -> Result<PreparedSync> {
+        if self.staging.table.oid != rows.table_oid {
+            let message = format!("another table has taken the name of {}", self.table());
+            return Err(Error::new(ErrorKind::Ledger, message).hint("Complete the job again."));
+        }
+        Ok(PreparedSync { fleet_job: Some(rows), ..self })
     }
 
     /// Copies the job's rows to the stage, if there is a job.

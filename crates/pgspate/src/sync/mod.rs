@@ -173,12 +173,9 @@ pub fn prepare(mut options: SyncOptions, dsn: Dsn, runtime: &Handle) -> Result<P
         let message = "a check changes nothing, so --add-columns cannot be used with it";
         return Err(Error::new(ErrorKind::Usage, message).hint("Leave out `--add-columns`."));
     }
+    options.new_table.check_use(options.create, options.reading.rows.add_columns)?;
     let fleet = member::prepare(&mut options)?;
     let (mut staging, created) = Staging::prepare(&options, dsn, fleet, runtime)?;
-    if staging.to_add.is_some() {
-        // No row of the table has the new columns, and reading them would fail.
-        options.read_ahead = AutoChoice::Never;
-    }
     let columns = runtime.block_on(classify_columns(&staging, &options))?;
     let mut evidence = staging.reading.sniffed.evidence.clone();
     let (lanes, transactions) = (options.lanes, options.transactions);
@@ -212,6 +209,14 @@ pub fn prepare(mut options: SyncOptions, dsn: Dsn, runtime: &Handle) -> Result<P
         runtime,
     };
     sync.extent = sync.runtime.block_on(ahead::choose_extent(&sync))?;
+    if let (Some(to_add), Some(_)) = (&sync.staging.to_add, sync.extent) {
+        // No row of the table has the new columns, and reading them would fail.
+        sync.extent = None;
+        let name = &to_add.columns[0].name;
+        sync.evidence.push(format!(
+            "the table is not read ahead in this run: it does not have column \"{name}\" yet"
+        ));
+    }
     Ok(sync)
 }
 
@@ -241,6 +246,10 @@ async fn classify_columns(staging: &Staging, options: &SyncOptions) -> Result<Sy
         return Err(Error::new(ErrorKind::Plan, message).hint("Name a unique key with `--key`."));
     }
     let operators = keys::equality_operators(client, table).await?;
+    columns::check_comparable(client, table, "key", &key, &operators).await?;
+    if let Scope::By(names) = &options.scope {
+        columns::check_comparable(client, table, "scope", names, &operators).await?;
+    }
     let (written, ignored) = (&staging.plan.columns, &options.ignored);
     let columns =
         SyncColumns::classify(table, written, &key, ignored, &nondeterministic, &operators)?;

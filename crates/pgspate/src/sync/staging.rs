@@ -17,7 +17,8 @@ use crate::fleet::FleetEntry;
 use crate::format::EncodeMode;
 use crate::job::{ControlSession, RetryAfterConnectionLoss};
 use crate::load::add_columns::ColumnsToAdd;
-use crate::plan::{RowPlan, RowRequest};
+use crate::load::create::check_typed_columns;
+use crate::plan::{RowPlan, RowRequest, hint_date_format};
 use crate::reading::{
     LoadWatch, MakeEncoder, SniffedInputs, StageCopy, Survey, check_constants, hint_encoding,
     missing_table_error, parse_name,
@@ -70,7 +71,10 @@ impl Staging {
     ) -> Result<(Staging, Option<CreatedTable>)> {
         let table = options.table.as_deref();
         let survey = Survey::take(&options.reading, table, options.limits, dsn, fleet, runtime)?;
-        let Survey { control_session, reading, session, name, table, rows: request, .. } = survey;
+        let Survey { control_session, mut reading, session, name, table, rows: request, .. } =
+            survey;
+        let types = &options.new_table.types;
+        reading.name_columns(types);
         let (mut table, created) = match table {
             Some(table) => (table, None),
             None => {
@@ -91,11 +95,14 @@ impl Staging {
         let to_add = match created {
             None => {
                 let connection = &control_session.connection;
-                let adding = ColumnsToAdd::plan(connection, &mut table, &reading, &request);
+                let adding = ColumnsToAdd::plan(connection, &mut table, &reading, &request, types);
                 runtime.block_on(adding)?
             }
             Some(_) => None,
         };
+        if request.add_columns {
+            check_typed_columns(&table, &reading.inferred, types)?;
+        }
         let mut plan = RowPlan::make(&table, &session, &reading.facts(), &request)?;
         runtime.block_on(check_constants(&control_session.connection, &plan))?;
         if options.keeps_last {
@@ -169,7 +176,9 @@ impl Staging {
                         &watch.copy,
                     )?;
                 }
-                Ok(CopyEnd::Interrupted(error)) | Err(error) => return Err(error),
+                Ok(CopyEnd::Interrupted(error) | CopyEnd::NotRoutable(error)) | Err(error) => {
+                    return Err(error);
+                }
             }
         }
     }
@@ -219,6 +228,7 @@ impl Staging {
             Some(to_add) => to_add.hint_type(error),
             None => error,
         };
+        let error = hint_date_format(error, &self.plan.columns);
         Error::new(kind, message).because(hint_encoding(error, &self.plan))
     }
 

@@ -269,12 +269,19 @@ impl JsonEncoder {
         }
         let shown = first_chars(&key);
         let columns = self.options.columns.iter().map(|column| column.name.as_str());
-        self.error(chunk, from, &format!("key \"{shown}\" names no column"))
-            .hint_if(did_you_mean("column", &key, columns))
-            .hint_also(
-                "If the first records lack some keys, name all keys with `--columns a,b,...`. To \
+        let message = format!("key \"{shown}\" names no column");
+        if self.options.has_sampled_columns {
+            // Types of columns come from the sample, so the user must choose this column's type.
+            let message = format!("{message}, because no record in the first MiB has this key");
+            return self.error(chunk, from, &message).hint(format!(
+                "Name the column and its type, for example with `--type '{shown}=text'`. To ignore \
+                 keys without a column, use `--ignore-unknown` and leave out `--add-columns`."
+            ));
+        }
+        self.error(chunk, from, &message).hint_if(did_you_mean("column", &key, columns)).hint_also(
+            "If the first records lack some keys, name all keys with `--columns a,b,...`. To \
                  ignore keys without a column, use `--ignore-unknown`.",
-            )
+        )
     }
 
     /// Appends the row of the slots to `out`.

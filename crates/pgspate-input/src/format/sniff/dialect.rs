@@ -335,11 +335,27 @@ fn detect_header(
     let (header, why) = match (given.header, records.split_first()) {
         (Some(header), _) => (header, "as given"),
         (None, None) => (false, "there are no records"),
-        (None, Some((first, rest))) => judge_header(first, rest, known, sniffed),
+        (None, Some((first, rest))) => {
+            let (header, why) = judge_header(first, rest, known, sniffed);
+            sniffed.header_doubt =
+                (!header && matches!(why, ONLY_LINE | FEW_NAMES) && looks_like_names(first))
+                    .then_some(why);
+            (header, why)
+        }
     };
     sniffed.header = header;
     let answer = if header { "yes" } else { "no" };
     sniffed.evidence.push(format!("header {answer}: {why}"));
+}
+
+const ONLY_LINE: &str = "there is only one line";
+const FEW_NAMES: &str = "the other lines have values, but several fields of the first are empty";
+const NO_NAMES: &str = "fields of the first line are empty or equal";
+
+/// Returns whether all fields with text look like names of columns, and there is such a field.
+fn looks_like_names(record: &[SampleField]) -> bool {
+    let mut texts = record.iter().map(|it| it.text.trim_ascii()).filter(|it| !it.is_empty());
+    texts.clone().next().is_some() && texts.all(is_name)
 }
 
 /// Returns whether the first record is a header, and why.
@@ -370,11 +386,10 @@ fn judge_header(
     let nameless = first.iter().filter(|f| f.text.trim_ascii().is_empty() || is_null(f)).count();
     // Names that differ in upper and lower case are different names.
     let unique: HashSet<_> = names.iter().collect();
-    if nameless > usize::from(first.len() > 2) || unique.len() < names.len() {
-        return (false, "fields of the first line are empty or equal");
-    }
+    let are_nameless = nameless > usize::from(first.len() > 2);
+    let are_equal = unique.len() < names.len();
     if rest.is_empty() {
-        return (false, "there is only one line");
+        return (false, if are_nameless || are_equal { NO_NAMES } else { ONLY_LINE });
     }
     // More than half of the values suffice, because a column may also have words for unknown
     // values.
@@ -388,10 +403,19 @@ fn judge_header(
         found * 2 > total
     };
     let is_bool = |column: usize| classify(&first[column].text) == InferredClass::Boolean;
-    if (0..first.len())
-        .any(|column| !is_bool(column) && are_mostly(column, |class| class != InferredClass::Text))
-    {
+    let has_values = |column: usize| {
+        !is_bool(column) && are_mostly(column, |class| class != InferredClass::Text)
+    };
+    if are_nameless {
+        let is_named = |column: usize| !first[column].text.is_empty() && !is_null(&first[column]);
+        let is_doubtful = (0..first.len()).any(|column| is_named(column) && has_values(column));
+        return (false, if is_doubtful { FEW_NAMES } else { NO_NAMES });
+    }
+    if (0..first.len()).any(has_values) {
         return (true, "the first line has names, the other lines have values");
+    }
+    if are_equal {
+        return (false, NO_NAMES);
     }
     if (0..first.len()).any(|column| {
         is_bool(column) && are_mostly(column, |class| class == InferredClass::Boolean)

@@ -14,6 +14,7 @@ use super::replay::ReplayState;
 use crate::apply::options::ApplyOptions;
 use crate::apply::route::{LoggedPlace, Router, is_missing_table};
 use crate::apply::watch::ApplyWatch;
+use crate::numbers::counted;
 use crate::{Error, ErrorKind, InputPlace, Result};
 use pgspate_events::ChangeEvent;
 use pgspate_replication::{SourceNames, SourcePosition};
@@ -236,8 +237,9 @@ impl<P: SourcePosition> BatchBuilder<P> {
     ) -> Result<()> {
         self.dead_letters += 1;
         let is_about_event = error.kind() == ErrorKind::Format || is_missing_table(&error);
-        if !is_about_event || self.dead_letters > self.context.options.dead_letters_max {
-            return Err(with_dead_letter_hint(self.with_place(error, event_place)));
+        let max = self.context.options.dead_letters_max;
+        if !is_about_event || self.dead_letters > max {
+            return Err(with_dead_letter_hint(self.with_place(error, event_place), max));
         }
         self.note_begin();
         let InputPlace { source, line, .. } = self.place(event_place);
@@ -258,9 +260,18 @@ impl<P: SourcePosition> BatchBuilder<P> {
     }
 }
 
-/// Adds a hint about `--max-dead-letters` to an error of a record.
-pub(crate) fn with_dead_letter_hint(error: Error) -> Error {
+/// Returns the hint for a run that has `max` dead letters and needs another one.
+pub(crate) fn too_many_dead_letters_hint(max: u64) -> String {
+    format!(
+        "More than {} cannot be applied. Raise `--max-dead-letters`, or correct the events.",
+        counted(max, "event")
+    )
+}
+
+/// Adds a hint about `--max-dead-letters`, which is `max`, to an error of a record.
+pub(crate) fn with_dead_letter_hint(error: Error, max: u64) -> Error {
     match error.kind() {
+        ErrorKind::Format if max > 0 => error.hint_also(&too_many_dead_letters_hint(max)),
         ErrorKind::Format if error.hint_text().is_none() => error.hint(
             "With `--max-dead-letters N`, up to N such records are set aside in \
              pgspate.dead_letter, and the other records are applied.",

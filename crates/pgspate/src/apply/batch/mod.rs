@@ -16,7 +16,9 @@ mod topics;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-pub(crate) use builder::{BatchBuilder, BuilderContext, with_dead_letter_hint};
+pub(crate) use builder::{
+    BatchBuilder, BuilderContext, too_many_dead_letters_hint, with_dead_letter_hint,
+};
 pub(crate) use encode::{ColumnPresence, EncodedTable, RowAction, encode_folded_rows};
 pub(crate) use feed::{SourceFeed, run_feed};
 pub(crate) use lines::LineFeed;

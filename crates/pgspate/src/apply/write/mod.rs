@@ -206,6 +206,7 @@ impl BatchWriter {
         let mut search = refusals::RefusalSearch {
             batch,
             inputs: &self.settings.inputs,
+            dead_letters_max: self.settings.dead_letters_max,
             dead_letters_left: dead_letters_left
                 .saturating_sub(self.uncommitted.dead_letters.len() as u64),
             dead_letters: Vec::new(),

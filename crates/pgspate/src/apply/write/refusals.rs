@@ -14,7 +14,9 @@ use tokio_postgres::error::SqlState;
 
 use super::session::WriterSession;
 use super::{is_row_refusal, round};
-use crate::apply::batch::{EncodedTable, EventBatch, encode_folded_rows, with_dead_letter_hint};
+use crate::apply::batch::{
+    EncodedTable, EventBatch, encode_folded_rows, too_many_dead_letters_hint, with_dead_letter_hint,
+};
 use crate::apply::watch::ApplyWatch;
 use crate::apply::write::ApplyCounts;
 use crate::{Error, ErrorKind, InputPlace, Result};
@@ -27,6 +29,8 @@ use pgspate_target::ledger::DeadLetter;
 pub(super) struct RefusalSearch<'a> {
     pub(super) batch: &'a EventBatch,
     pub(super) inputs: &'a SourceNames,
+    /// How many events the run may set aside.
+    pub(super) dead_letters_max: u64,
     /// How many more events may be set aside.
     pub(super) dead_letters_left: u64,
     /// The events set aside so far.
@@ -61,6 +65,7 @@ impl RefusalSearch<'_> {
             };
             return Err(with_dead_letter_hint(
                 Error::new(ErrorKind::Format, first.message.clone()).at(place),
+                self.dead_letters_max,
             ));
         }
         self.dead_letters.clone_from(&self.batch.rejected);
@@ -265,12 +270,15 @@ impl RefusalSearch<'_> {
         let place = self.inputs.place(change.event_place);
         let kind = error.kind();
         let own = error.hint_text().map_or_else(String::new, |hint| format!("{hint} "));
+        let how = match self.dead_letters_max {
+            0 => "With `--max-dead-letters N` up to N such events are set aside in \
+                  pgspate.dead_letter, and the others applied."
+                .to_owned(),
+            max => too_many_dead_letters_hint(max),
+        };
         Error::new(kind, format!("could not apply the {} of {table}", change.op.name()))
             .at(place)
-            .hint(format!(
-                "{own}Nothing of its batch is applied. With `--max-dead-letters N` up to N such \
-                 events are set aside in pgspate.dead_letter, and the others applied."
-            ))
+            .hint(format!("{own}Nothing of its batch is applied. {how}"))
             .because(error)
     }
 

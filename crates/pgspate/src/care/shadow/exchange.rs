@@ -80,7 +80,8 @@ pub(super) async fn create_shadow(
     made
 }
 
-async fn create_in_transaction(
+/// Creates the shadow in the open transaction.
+pub(super) async fn create_in_transaction(
     client: &Client,
     job: JobId,
     names: &ShadowNames,

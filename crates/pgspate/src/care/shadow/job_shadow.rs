@@ -12,8 +12,8 @@ use super::build::{
 use super::exchange::{self, ExchangeError, run};
 use super::recipe::{self, ShadowNames, generate};
 use super::{BEGIN, LOCAL_SETTINGS};
-use crate::Result;
-use pgspate_target::ledger::{JobId, shadow};
+use crate::{Error, ErrorKind, Result};
+use pgspate_target::ledger::{self, BegunFleetJob, JobId, shadow};
 use pgspate_target::session::POLL_INTERVAL;
 use pgspate_target::{TypedQuery, ends_session, replace_obstacles, server_error};
 
@@ -48,12 +48,16 @@ impl JobShadow {
     /// reason if no other table can take the table's place.
     ///
     /// # Errors
-    /// [`ErrorKind::Connect`](crate::ErrorKind::Connect) if the connection fails,
-    /// [`ErrorKind::Server`](crate::ErrorKind::Server) if the shadow cannot be created.
-    pub(crate) async fn create(&self, client: &Client) -> Result<Option<String>> {
+    /// [`ErrorKind::Connect`] if the connection fails, [`ErrorKind::Server`] if the shadow cannot
+    /// be created, [`ErrorKind::Ledger`] if the driver has begun the job again.
+    pub(crate) async fn create(
+        &self,
+        client: &Client,
+        begun: &BegunFleetJob,
+    ) -> Result<Option<String>> {
         let JobShadow { job, names, server_version } = self;
         let failed = || server_error(format!("could not create a shadow of {}", names.table));
-        shadow::drop_shadow(client, *job).await?;
+        self.drop_earlier(client, begun).await?;
         client.batch_execute(BEGIN).await.map_err(failed())?;
         let obstacles = replace_obstacles(client, names.oid).await;
         client.batch_execute("rollback").await.map_err(failed())?;
@@ -70,17 +74,54 @@ impl JobShadow {
                 if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {}
             Err(refused) => return Ok(Some(refused.to_string())),
         }
-        let created = exchange::create_shadow(client, *job, names, "fleet").await;
-        created.map(|()| None).map_err(|refused| {
-            refused.into_error(format!("could not create a shadow of {}", names.table))
+        self.in_fence(client, begun, async || {
+            exchange::create_in_transaction(client, *job, names, "fleet").await
         })
+        .await
+        .map(|()| None)
+    }
+
+    /// Drops the shadow or the stages of earlier runs of the driver.
+    async fn drop_earlier(&self, client: &Client, begun: &BegunFleetJob) -> Result<()> {
+        if shadow::read_state(client, self.job).await?.is_none() {
+            return Ok(());
+        }
+        let drop = format!(
+            "set local lock_timeout = '20s'; drop schema if exists {} cascade",
+            self.names.schema
+        );
+        self.in_fence(client, begun, async || Ok(client.batch_execute(&drop).await?)).await
+    }
+
+    /// Does `work` in a transaction in which this run of the driver is the latest.
+    async fn in_fence(
+        &self,
+        client: &Client,
+        begun: &BegunFleetJob,
+        work: impl AsyncFnOnce() -> Result<(), ExchangeError>,
+    ) -> Result<()> {
+        let message = || format!("could not create a shadow of {}", self.names.table);
+        client.batch_execute(BEGIN).await.map_err(server_error(message()))?;
+        let done = match ledger::lock_fence(client, begun).await {
+            Ok(true) => work().await,
+            Ok(false) => {
+                let fenced = format!("job {} was begun again", self.job.0);
+                let hint = "Only the driver's latest run counts.";
+                Err(ExchangeError::Other(Error::new(ErrorKind::Ledger, fenced).hint(hint)))
+            }
+            Err(error) => Err(ExchangeError::Other(error)),
+        };
+        let end = if done.is_ok() { "commit" } else { "rollback" };
+        let ended = client.batch_execute(end).await;
+        done.map_err(|refused| refused.into_error(message()))?;
+        ended.map_err(server_error(message()))
     }
 
     /// Waits for transactions that could see only some of the rows, for a few seconds. Returns a
     /// warning if one is left.
     ///
     /// # Errors
-    /// [`ErrorKind::Server`](crate::ErrorKind::Server) if sessions cannot be looked up.
+    /// [`ErrorKind::Server`] if sessions cannot be looked up.
     pub(crate) async fn wait_for_older_transactions(client: &Client) -> Result<Option<String>> {
         let started = Instant::now();
         let mut older = read_older_transactions(client).await?;
@@ -114,8 +155,7 @@ impl JobShadow {
         let message = format!("could not put the new rows of {} in place", self.names.table);
         let exchanged = async {
             self.build(client).await?;
-            self.lock(client, lock_timeout).await?;
-            self.exchange_locked(client, must_be_empty).await
+            self.exchange_when_locked(client, lock_timeout, must_be_empty).await
         };
         match exchanged.await {
             Ok(oid) => Ok(Ok(oid)),
@@ -135,26 +175,31 @@ impl JobShadow {
         Ok(())
     }
 
-    /// Locks the table. Other sessions queue behind the request for a second at most, and get the
-    /// lock in between.
-    async fn lock(&self, client: &Client, timeout: Duration) -> Result<(), ExchangeError> {
+    /// Exchanges the tables as soon as all locks are granted. Other sessions queue behind the
+    /// requests for a second at most, and get their locks in between.
+    async fn exchange_when_locked(
+        &self,
+        client: &Client,
+        timeout: Duration,
+        must_be_empty: bool,
+    ) -> Result<u32, ExchangeError> {
         let started = Instant::now();
         let attempt = format!(
             "savepoint pgspate_lock; set local lock_timeout = {}",
             LOCK_ATTEMPT.as_millis()
         );
+        let codes = [SqlState::LOCK_NOT_AVAILABLE, SqlState::T_R_DEADLOCK_DETECTED];
         loop {
             client.batch_execute(&attempt).await?;
-            let locked = exchange::lock(client, &self.names).await;
             let is_late = !timeout.is_zero() && started.elapsed() >= timeout;
-            match locked {
+            match self.exchange_locked(client, must_be_empty).await {
                 Err(ExchangeError::Server(error))
-                    if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) && !is_late =>
+                    if error.code().is_some_and(|code| codes.contains(code)) && !is_late =>
                 {
                     client.batch_execute("rollback to savepoint pgspate_lock").await?;
                     tokio::time::sleep(LOCK_PAUSE).await;
                 }
-                locked => return locked,
+                exchanged => return exchanged,
             }
         }
     }
@@ -164,12 +209,17 @@ impl JobShadow {
         client: &Client,
         must_be_empty: bool,
     ) -> Result<u32, ExchangeError> {
+        exchange::lock(client, &self.names).await?;
         if let Some(obstacle) = replace_obstacles(client, self.names.oid).await?.into_iter().next()
         {
             return Err(ExchangeError::Changed(obstacle));
         }
-        let look = format!("select exists (select from {})", self.names.table);
-        if must_be_empty && client.fetch_one(&look, &[]).await?.get(0) {
+        // A policy may hide rows.
+        let look = format!(
+            "select row_security_active($1::oid) or exists (select from {})",
+            self.names.table
+        );
+        if must_be_empty && client.fetch_one(&look, &[&self.names.oid]).await?.get(0) {
             return Err(ExchangeError::Changed("it is no longer empty".to_owned()));
         }
         exchange::exchange(client, &self.names, self.server_version).await

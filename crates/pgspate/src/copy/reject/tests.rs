@@ -124,6 +124,7 @@ fn job(runtime: &Runtime, dsn: Arc<Dsn>, columns: &[&str]) -> CopyJob {
         ledger: None,
         check_unchanged: Box::new(|_| Ok(())),
         destination: Destination::Table { oid: 0, surrounding: None },
+        shard_route: None,
     }
 }
 

@@ -138,6 +138,7 @@ impl TestTarget {
         let mut search = RefusalSearch {
             batch: &batch,
             inputs,
+            dead_letters_max: 0,
             dead_letters_left: 0,
             dead_letters,
             watch,
