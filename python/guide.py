@@ -10,16 +10,22 @@ import types
 from pathlib import Path
 
 
-def run(page: Path) -> int:
-    """Runs the Python blocks of a page in order, as one program. Returns the number of blocks."""
+def run(page: Path, name: str = "guide_page") -> int:
+    """Runs the Python blocks of a page in order, as the module of this name.
+
+    Returns the number of blocks.
+    """
     blocks = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.M | re.S)
     # A dataclass looks up its module in `sys.modules`.
-    module = sys.modules["guide_page"] = types.ModuleType("guide_page")
+    previous = sys.modules.get(name)
+    module = sys.modules[name] = types.ModuleType(name)
     try:
         for block in blocks:
             exec(compile(block, page.name, "exec"), vars(module))
     finally:
-        del sys.modules["guide_page"]
+        del sys.modules[name]
+        if previous is not None:
+            sys.modules[name] = previous
         server = vars(module).get("server")
         if server is not None:
             server.stop()
@@ -31,4 +37,5 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         for page in pages:
-            print(f"{page.name}: {run(page)} blocks run")
+            # Engines send the functions of the main program to their workers.
+            print(f"{page.name}: {run(page, '__main__')} blocks run")

@@ -17,7 +17,7 @@ from ray.data.block import BlockAccessor
 
 from . import _calls
 from ._engine import begin, create_table, given, mode_options
-from ._errors import Error, LedgerError
+from ._errors import Error, LedgerError, UsageError
 from ._fleet import FleetReport, fleet
 from ._target import Target, conninfo
 from .fleetjob import JobReport, Receipt, Ticket
@@ -53,18 +53,16 @@ class Datasink(_RayDatasink["Receipt | None"]):
         mode: Literal["append", "overwrite", "upsert"] = "append",
         key: Sequence[str] = (),
         commit: Literal["job", "task"] | None = None,
-        create: bool = False,
         columns: Sequence[str] | None = None,
         ignore_unknown: bool = False,
         connections: int | None = None,
         buffer: int | None = None,
     ) -> None:
-        """Describes the write. The arguments are those of `write_postgres`."""
+        """Describes the write. The arguments are those of `write_postgres`. The table exists."""
         self.report: JobReport | None = None
         self._table = table
         self._to = conninfo(to)
         self._job = job
-        self._create = create
         self._columns = columns
         self._ignore_unknown = ignore_unknown
         self._ticket: Ticket | None = None
@@ -73,8 +71,6 @@ class Datasink(_RayDatasink["Receipt | None"]):
 
     def on_write_start(self, schema: pa.Schema | None = None) -> None:
         """Begins the job. Ray calls this in the driver, and not for a dataset without rows."""
-        if self._create and schema is not None:
-            create_table(schema, self._table, self._to, self._options.get("key", []))
         self._ticket = begin(self._table, self._to, self._job, self._options)
 
     def write(self, blocks: Iterable[Block], ctx: TaskContext) -> Receipt | None:
@@ -161,13 +157,29 @@ def write_postgres(
         Error: The job could not be begun or completed. The table is unchanged.
         RayError: A task failed. The job is aborted, and the table is unchanged.
     """
-    sink = Datasink(table, to=to, job=job, mode=mode, key=key, commit=commit, create=create,
-                    columns=columns, ignore_unknown=ignore_unknown, connections=connections,
-                    buffer=buffer)
+    if create:
+        _create_table(ds, table, conninfo(to), key)
+    sink = Datasink(table, to=to, job=job, mode=mode, key=key, commit=commit, columns=columns,
+                    ignore_unknown=ignore_unknown, connections=connections, buffer=buffer)
     ds.write_datasink(sink, concurrency=concurrency, ray_remote_args=ray_remote_args or {})
     if sink.report is None:
         raise LedgerError("Ray has not completed the write", hint="Run the write again.")
     return sink.report
+
+
+def _create_table(ds: Dataset, table: str, to: str | None, key: Sequence[str]) -> None:
+    """Creates the table if it does not exist. A dataset without rows has no types."""
+    import pyarrow
+
+    # The schema that a sink gets may be that of the rows before a fused map.
+    schema = ds.schema()
+    if schema is not None:
+        fields = list(zip(schema.names, schema.types, strict=True))
+        for name, data_type in fields:
+            if not isinstance(data_type, pyarrow.DataType):
+                raise UsageError(f'the type of the column "{name}" is not known',
+                                 hint="Create the table first.")
+        create_table(pyarrow.schema(fields), table, to, key)
 
 
 class _MayRetry(Exception):

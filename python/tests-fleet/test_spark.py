@@ -81,7 +81,8 @@ def test_the_server_refuses_rows(spark, db, write):
     db.execute("create table t (id int primary key)")
     with pytest.raises(Exception) as caught:
         write(spark.range(0, 10, 1, 4).selectExpr("id div 2 id"))
-    assert "duplicate key value violates unique constraint" in error_text(caught)
+    # The index of a shadow table is built after the rows are written.
+    assert "is duplicated" in error_text(caught)
     assert ids(db) == []
     assert stages_left(db) == []
 
