@@ -52,10 +52,15 @@ def check_crates(deny: Path) -> bool:
 
 def check_packages(pip_audit: Path) -> bool:
     """Checks Python packages against PyPI's advisories."""
+    # The files are those of several environments, which may have a package in several versions.
+    results = [check_requirements(pip_audit, path) for path in REQUIREMENTS]
+    return all(results)
+
+
+def check_requirements(pip_audit: Path, path: Path) -> bool:
+    """Checks the packages of one requirements file."""
     args = [pip_audit, "--disable-pip", "--require-hashes", "--progress-spinner", "off"]
-    args += ["--format", "json", "--timeout", "30"]
-    for path in REQUIREMENTS:
-        args += ["--requirement", path]
+    args += ["--format", "json", "--timeout", "30", "--requirement", path]
     done = subprocess.run(args, cwd=ROOT, capture_output=True, text=True)
     try:
         packages = json.loads(done.stdout)["dependencies"]
