@@ -21,8 +21,18 @@ REQUIREMENTS = [
 ]
 
 
+said: set[str] = set()
+
+
+def say(text: str) -> None:
+    """Prints a message, unless it was printed before: several files may have the same finding."""
+    if text not in said:
+        said.add(text)
+        print(text, file=sys.stderr)
+
+
 def warn(text: str) -> None:
-    print(f"warning: {text}", file=sys.stderr)
+    say(f"warning: {text}")
 
 
 def last_line(text: str) -> str:
@@ -68,7 +78,7 @@ def check_requirements(pip_audit: Path, path: Path) -> bool:
         if "ConnectionError" in done.stderr or "Timeout" in done.stderr:
             warn(f"packages were not checked for advisories: {last_line(done.stderr)}")
             return True
-        print(f"error: pip-audit failed: {last_line(done.stderr)}", file=sys.stderr)
+        say(f"error: pip-audit failed: {last_line(done.stderr)}")
         return False
     skipped = [package for package in packages if "skip_reason" in package]
     if skipped:
@@ -79,7 +89,7 @@ def check_requirements(pip_audit: Path, path: Path) -> bool:
     for package, advisory in findings:
         fixed = ", ".join(advisory.get("fix_versions", [])) or "no release yet"
         name = f"{package['name']} {package['version']}"
-        print(f"error: {name} has {advisory['id']}; fixed in: {fixed}", file=sys.stderr)
+        say(f"error: {name} has {advisory['id']}; fixed in: {fixed}")
     return not findings and done.returncode == 0
 
 

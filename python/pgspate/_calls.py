@@ -63,6 +63,7 @@ def load(
     changed: Literal["error", "skip", "reload"] = "error",
     restart: bool = False,
     no_ledger: bool = False,
+    into_shards: bool = False,
     retry_for: int = 60,
     stall_timeout: int = 60,
     lock_timeout: int = 300,
@@ -130,6 +131,7 @@ def load(
         restart: Load from the beginning, even if the ledger has chunks of an earlier run. The rows
             of that run stay in the table.
         no_ledger: Do not use the ledger. Data other than files uses it only with ``rejects=``.
+        into_shards: Write to the nodes of a distributed table of Citus, past the coordinator.
         retry_for: Seconds to retry while the server cannot be reached.
         stall_timeout: Seconds without data from the server before a connection counts as stalled.
         lock_timeout: Seconds to wait for a lock of another session; 0 waits without limit.

@@ -28,6 +28,7 @@ class ModelLoadOptions(TypedDict, total=False):
     changed: Literal['error', 'skip', 'reload']
     restart: bool
     no_ledger: bool
+    into_shards: bool
     retry_for: int
     stall_timeout: int
     lock_timeout: int

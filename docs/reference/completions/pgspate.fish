@@ -99,6 +99,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l atomic -d 'Make
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l plan -d 'Show what would be done and why, then stop'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l restart -d 'Start over and ignore earlier runs in the ledger; the rows of these runs stay'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l no-ledger -d 'Keep no ledger: commit at the end; each run loads all rows, and cannot resume'
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l into-shards -d 'Write to the nodes of a distributed table of Citus, past the coordinator'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l vacuum -d 'Run VACUUM (FREEZE, ANALYZE) afterwards'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l skip-blank-lines -d 'Skip empty lines, which COPY would read as records of one empty field'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l snake-case -d 'Read the fields\' names in snake case: OrderId and "Order ID" as order_id'

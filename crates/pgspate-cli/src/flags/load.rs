@@ -85,6 +85,8 @@ fn safety() -> Vec<Flag<LoadOptions>> {
             .help("Start over and ignore earlier runs in the ledger; the rows of these runs stay"),
         switch("no-ledger", |it: &mut LoadOptions| it.plan.no_ledger = true)
             .help("Keep no ledger: commit at the end; each run loads all rows, and cannot resume"),
+        switch("into-shards", |it: &mut LoadOptions| it.plan.into_shards = true)
+            .help("Write to the nodes of a distributed table of Citus, past the coordinator"),
     ];
     under("Safety", flags)
 }

@@ -150,6 +150,9 @@ fn help_lists_all_options() {
           --no-ledger
               Keep no ledger: commit at the end; each run loads all rows, and cannot resume
 
+          --into-shards
+              Write to the nodes of a distributed table of Citus, past the coordinator
+
           --retry-for <SECONDS>
               Keep trying for this long while the server is unreachable
 

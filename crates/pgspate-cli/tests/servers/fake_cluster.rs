@@ -22,7 +22,7 @@ create table pg_catalog.pg_dist_node (
     groupid int, nodename text, nodeport int, isactive bool, hasmetadata bool,
     metadatasynced bool, noderole text);
 create table pg_catalog.pg_dist_local_group (groupid int);
-insert into pg_catalog.pg_dist_local_group values (1);
+insert into pg_catalog.pg_dist_local_group values (0);
 create function pg_catalog.column_to_column_name(regclass, text) returns text
     language sql as 'select $2';
 create function pg_catalog.shard_name(regclass, bigint) returns text
@@ -79,7 +79,7 @@ impl FakeCluster {
                 "set allow_system_table_mods = on; \
                  insert into pg_catalog.pg_dist_partition values ('spread', 'h', 'id', 's'); \
                  insert into pg_catalog.pg_dist_node \
-                 values (1, '127.0.0.1', {}, true, true, true, 'primary')",
+                 values (0, '127.0.0.1', {}, true, true, true, 'primary')",
                 node.address().port()
             ),
         );
@@ -94,7 +94,7 @@ impl FakeCluster {
                      set allow_system_table_mods = on; \
                      insert into pg_catalog.pg_dist_shard \
                      values ({id}, 'spread', '{lowest}', '{highest}'); \
-                     insert into pg_catalog.pg_dist_placement values ({id}, 1, 1)"
+                     insert into pg_catalog.pg_dist_placement values ({id}, 0, 1)"
                 ),
             );
         }

@@ -39,7 +39,7 @@ impl LoadFolder {
         let to = cluster.dsn();
         let start = ["load", "rows.csv", "--table", "spread", "--to", &to, "--analyze", "never"];
         let mut command = command(self.0.path(), &start);
-        command.args(args.split_whitespace());
+        command.arg("--into-shards").args(args.split_whitespace());
         command
     }
 

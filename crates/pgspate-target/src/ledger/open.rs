@@ -214,6 +214,10 @@ async fn forget_replaced(
     if jobs.is_empty() {
         return Ok(jobs);
     }
+    // Without the rows of the ledger, nothing says how prepared transactions are to end.
+    for job in &jobs {
+        resolve_prepared(client, PreparedScope::Job(*job)).await?;
+    }
     let sql = "with rejects as (delete from pgspate.reject where job = any($1)), \
                     chunks as (delete from pgspate.ledger where job = any($1)) \
                delete from pgspate.job where job = any($1) and finished is null";

@@ -12,7 +12,7 @@ use tokio_postgres::{Client, Row};
 
 pub use hash::ColumnHash;
 pub use node::{ShardSession, find_other_server, lock_shards};
-pub use prepared::{PreparedName, PreparedScope, database_oid, resolve_prepared};
+pub use prepared::{PreparedName, PreparedOrigin, PreparedScope, is_coordinator, resolve_prepared};
 
 use crate::{Result, TargetTable, TypedQuery, server_error};
 

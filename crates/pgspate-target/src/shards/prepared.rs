@@ -21,14 +21,43 @@ const DECISION_TIMEOUT: Duration = Duration::from_secs(60);
 const OTHERS_TIMEOUT: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
+/// The database whose ledger decides about a prepared transaction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PreparedOrigin {
+    /// The system identifier of the server.
+    system: String,
+    /// The oid of the database.
+    database: u32,
+}
+
+impl PreparedOrigin {
+    /// Returns the database of the connection.
+    ///
+    /// # Errors
+    /// The errors of the query.
+    pub async fn read(client: &Client) -> Result<PreparedOrigin> {
+        let sql = "select system_identifier::text, d.oid \
+                   from pg_catalog.pg_control_system(), pg_catalog.pg_database d \
+                   where datname operator(pg_catalog.=) pg_catalog.current_database()";
+        let failed = server_error("could not look up the database".to_owned());
+        let row = client.fetch_one(sql, &[]).await.map_err(failed)?;
+        Ok(PreparedOrigin { system: row.get(0), database: row.get(1) })
+    }
+
+    /// Returns what all names of the database begin with.
+    fn prefix(&self) -> String {
+        format!("pgspate:{}:{}:", self.system, self.database)
+    }
+}
+
 /// The name of a prepared transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PreparedName {
-    /// The oid of the database on the coordinator.
-    pub database: u32,
+    /// The coordinator's database.
+    pub origin: PreparedOrigin,
     /// The job in the ledger.
     pub job: i64,
-    /// A chunk whose row in the ledger says that the transaction is to be committed.
+    /// The first of the chunks whose rows in the ledger say that the transaction is to be committed.
     pub chunk: u64,
     /// The id of the transaction on the coordinator that inserts this row.
     pub xid: u64,
@@ -38,8 +67,8 @@ pub struct PreparedName {
 
 impl std::fmt::Display for PreparedName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let PreparedName { database, job, chunk, xid, session } = self;
-        write!(f, "{}{}:{chunk}:{xid}:{session}", prefix(*database), job)
+        let PreparedName { origin, job, chunk, xid, session } = self;
+        write!(f, "{}{job}:{chunk}:{xid}:{session}", origin.prefix())
     }
 }
 
@@ -48,7 +77,10 @@ impl PreparedName {
     fn parse(name: &str) -> Option<PreparedName> {
         let mut parts = name.strip_prefix("pgspate:")?.split(':');
         let parsed = PreparedName {
-            database: parts.next()?.parse().ok()?,
+            origin: PreparedOrigin {
+                system: parts.next()?.to_owned(),
+                database: parts.next()?.parse().ok()?,
+            },
             job: parts.next()?.parse().ok()?,
             chunk: parts.next()?.parse().ok()?,
             xid: parts.next()?.parse().ok()?,
@@ -56,21 +88,6 @@ impl PreparedName {
         };
         parts.next().is_none().then_some(parsed)
     }
-}
-
-/// Returns what all names of a database begin with.
-fn prefix(database: u32) -> String {
-    format!("pgspate:{database}:")
-}
-
-/// Returns the oid of the database.
-///
-/// # Errors
-/// The errors of the query.
-pub async fn database_oid(client: &Client) -> Result<u32> {
-    let sql = "select oid from pg_database where datname = current_database()";
-    let failed = server_error("could not look up the database".to_owned());
-    Ok(client.fetch_one(sql, &[]).await.map_err(failed)?.get(0))
 }
 
 /// How a prepared transaction is to end.
@@ -105,7 +122,8 @@ pub async fn resolve_prepared(client: &Client, scope: PreparedScope) -> Result<b
     let failed = server_error("could not look up the cluster".to_owned());
     let sql = "select to_regclass('pg_catalog.pg_dist_node') is not null \
                and to_regclass('pgspate.ledger') is not null";
-    if !client.fetch_one(sql, &[]).await.map_err(failed)?.get::<_, bool>(0) {
+    let has_nodes = client.fetch_one(sql, &[]).await.map_err(failed)?.get::<_, bool>(0);
+    if !has_nodes || !is_coordinator(client).await? {
         return Ok(false);
     }
     let started = Instant::now();
@@ -129,6 +147,17 @@ pub async fn resolve_prepared(client: &Client, scope: PreparedScope) -> Result<b
     }
 }
 
+/// Returns whether the connection is to the coordinator. Other nodes take COPY, too, but their
+/// ledgers are others.
+///
+/// # Errors
+/// The errors of the query.
+pub async fn is_coordinator(client: &Client) -> Result<bool> {
+    let failed = server_error("could not look up the cluster".to_owned());
+    let sql = "select coalesce((select groupid = 0 from pg_catalog.pg_dist_local_group), false)";
+    client.fetch_one(sql, &[]).await.map(|row| row.get(0)).map_err(failed)
+}
+
 /// What was found among the prepared transactions.
 #[derive(Default)]
 struct PreparedFound {
@@ -141,16 +170,18 @@ struct PreparedFound {
 /// Ends those transactions whose decision is known.
 async fn resolve_once(client: &Client, scope: PreparedScope) -> Result<PreparedFound> {
     let failed = || server_error("could not look up prepared transactions".to_owned());
+    // A node that is disabled may still have transactions of the job.
+    let is_any = scope == PreparedScope::AnyJob;
     let nodes = "select groupid, nodename::text, nodeport from pg_catalog.pg_dist_node \
-                 where noderole::text = 'primary' and isactive";
-    let rows = client.fetch_all(nodes, &[]).await.map_err(failed())?;
+                 where noderole::text = 'primary' and (isactive or not $1)";
+    let rows = client.fetch_all(nodes, &[&is_any]).await.map_err(failed())?;
     let node = |row: &tokio_postgres::Row| ClusterNode {
         group: row.get(0),
         host: row.get(1),
         port: u16::try_from(row.get::<_, i32>(2)).unwrap_or_default(),
     };
     let nodes: Vec<ClusterNode> = rows.iter().map(node).collect();
-    let prefix = prefix(database_oid(client).await?);
+    let prefix = PreparedOrigin::read(client).await?.prefix();
     let list = format!(
         "select coalesce(pg_catalog.string_agg(gid, ' '), '') from pg_catalog.pg_prepared_xacts \
          where database operator(pg_catalog.=) pg_catalog.current_database() \
@@ -160,7 +191,12 @@ async fn resolve_once(client: &Client, scope: PreparedScope) -> Result<PreparedF
     let answers = run_on_nodes(client, &every, vec![list; nodes.len()]).await?;
     let mut names_found: Vec<(&ClusterNode, PreparedName)> = Vec::new();
     for (node, answer) in nodes.iter().zip(answers) {
-        let names = answer.map_err(|why| node_error(node, &why))?;
+        let names = match answer {
+            Ok(names) => names,
+            // Loads that do not depend on the node go on.
+            Err(_) if is_any => continue,
+            Err(why) => return Err(node_error(node, &why)),
+        };
         names_found
             .extend(names.split(' ').filter_map(|name| Some((node, PreparedName::parse(name)?))));
     }
@@ -169,7 +205,7 @@ async fn resolve_once(client: &Client, scope: PreparedScope) -> Result<PreparedF
     for (node, name) in names_found {
         let is_ours = scope == PreparedScope::Job(name.job);
         found.has_own |= is_ours;
-        let key = (name.job, name.chunk, name.xid);
+        let key = (name.job, name.xid);
         let decision = match decisions.get(&key) {
             Some(decision) => *decision,
             None => decide(client, &name, is_ours).await?,
@@ -208,10 +244,10 @@ async fn decide(client: &Client, name: &PreparedName, is_ours: bool) -> Result<D
         "aborted" => return Ok(Decision::RollBack),
         _ => {}
     }
-    let sql = "select exists (select from pgspate.ledger where job = $1 and chunk = $2 \
-                              and xmin::text::bigint = $3)";
-    let values = (name.job, name.chunk.cast_signed(), (name.xid & 0xffff_ffff).cast_signed());
-    let row = client.fetch_one(sql, &[&values.0, &values.1, &values.2]).await.map_err(failed())?;
+    let sql = "select exists (select from pgspate.ledger where job = $1 \
+                              and xmin::text::bigint = $2)";
+    let xid = (name.xid & 0xffff_ffff).cast_signed();
+    let row = client.fetch_one(sql, &[&name.job, &xid]).await.map_err(failed())?;
     Ok(match row.get(0) {
         true => Decision::Commit,
         false if is_ours => Decision::RollBack,
@@ -225,10 +261,12 @@ mod tests {
 
     #[test]
     fn names_are_parsed_as_they_are_written() {
-        let name = PreparedName { database: 5, job: 12, chunk: 7, xid: u64::MAX, session: 3 };
-        assert_eq!(name.to_string(), "pgspate:5:12:7:18446744073709551615:3");
+        let origin = PreparedOrigin { system: "71".to_owned(), database: 5 };
+        let name = PreparedName { origin, job: 12, chunk: 7, xid: u64::MAX, session: 3 };
+        assert_eq!(name.to_string(), "pgspate:71:5:12:7:18446744073709551615:3");
         assert_eq!(PreparedName::parse(&name.to_string()), Some(name));
-        for other in ["", "pgspate:", "pgspate:1:2:3:4", "pgspate:1:2:3:4:5:6", "citus_0_1_2_3"] {
+        for other in ["", "pgspate:", "pgspate:1:2:3:4:5", "pgspate:1:2:3:4:5:6:7", "citus_0_1_2_3"]
+        {
             assert_eq!(PreparedName::parse(other), None, "{other}");
         }
     }

@@ -151,7 +151,7 @@ fn inspect(mut options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load
         rejects: options.rejects.is_some(),
         dependencies: runtime
             .block_on(replace::read_dependencies(&options, connection, existing))?,
-        shards: match existing {
+        shards: match existing.filter(|_| options.plan.into_shards) {
             Some(table) => runtime.block_on(routing::read_shards(connection, table, &session))?,
             None => None,
         },

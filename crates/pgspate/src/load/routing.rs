@@ -12,7 +12,8 @@ use crate::plan::Routing;
 use crate::{Error, Result};
 use pgspate_target::connect::{Connection, Dsn};
 use pgspate_target::shards::{
-    ClusterNode, PreparedScope, ShardSession, ShardedTable, find_other_server, resolve_prepared,
+    ClusterNode, PreparedScope, ShardSession, ShardedTable, find_other_server, is_coordinator,
+    resolve_prepared,
 };
 use pgspate_target::{SessionSettings, TableStorage, TargetTable};
 
@@ -28,6 +29,9 @@ pub(super) async fn read_shards(
 ) -> Result<Option<Result<ShardedTable, String>>> {
     if table.storage != TableStorage::Shards {
         return Ok(None);
+    }
+    if !is_coordinator(&connection.client).await? {
+        return Ok(Some(Err("the connection is not to the coordinator".to_owned())));
     }
     let read = ShardedTable::read(&connection.client, table, &session.server_encoding);
     read.await.map(Some)

@@ -72,6 +72,8 @@ pub struct PlanOptions {
     /// Whether to load without a ledger. The load then cannot be resumed, and a second run loads
     /// all rows again.
     pub no_ledger: bool,
+    /// Whether rows may go straight into the shards of a distributed table of Citus.
+    pub into_shards: bool,
     /// How to replace the table's old rows; `None` keeps them.
     pub replace: Option<ReplaceMode>,
     /// Whether all rows become visible at once.

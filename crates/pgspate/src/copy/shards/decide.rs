@@ -15,9 +15,10 @@ use super::writer::ShardWriter;
 use crate::copy::commit::COMMIT_ACROSS_NODES;
 use crate::copy::stream::{BEGIN_READ_COMMITTED, copy_error};
 use crate::copy::{CopyProgress, ReadySession, WaitLimits};
+use crate::numbers::counted;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::ledger::{ChunkRecord, JobId, is_chunk_recorded};
-use pgspate_target::shards::PreparedName;
+use pgspate_target::shards::{PreparedName, PreparedOrigin};
 use pgspate_target::{TypedQuery, server_error};
 
 /// How long the second session with the coordinator waits for locks that the first one has. Only
@@ -103,7 +104,7 @@ async fn roll_back(session: &ReadySession) {
 pub(super) async fn commit_all(
     coordinator: &CoordinatorSessions,
     writers: &[ShardWriter],
-    (database, job): (u32, JobId),
+    (origin, job): (&PreparedOrigin, JobId),
     chunks: &[ChunkRecord],
     progress: &CopyProgress,
 ) -> Result<()> {
@@ -116,31 +117,52 @@ pub(super) async fn commit_all(
         .await
         .map_err(failed)?;
     let xid = row.get::<_, &str>(0).parse().unwrap_or_default();
-    let name = |session| PreparedName { database, job: job.0, chunk: first.chunk, xid, session };
+    let name = |session| {
+        let (origin, chunk) = (origin.clone(), first.chunk);
+        PreparedName { origin, job: job.0, chunk, xid, session }
+    };
     let with_rows: Vec<(String, &ShardWriter)> = (writers.iter().enumerate())
         .filter(|(_, writer)| writer.rows > 0)
         .map(|(session, writer)| (name(session).to_string(), writer))
         .collect();
-    let prepared = run_on_all(&with_rows, "prepare transaction").await;
+    let prepared = async {
+        let node_xids = read_node_xids(&with_rows).await?;
+        run_on_all(&with_rows, "prepare transaction").await.map(|()| node_xids)
+    };
+    let prepared = prepared.await;
     let decided = match prepared {
-        Ok(()) => {
+        Ok(node_xids) => {
             progress.committed.unverified_chunks.store(true, Relaxed);
-            decide(coordinator, job, chunks).await
+            decide(coordinator, job, chunks).await.map(|()| node_xids)
         }
         Err(error) => {
             roll_back(&coordinator.deciding).await;
-            Err(error)
+            Err(Undecided::RolledBack(error))
         }
     };
-    if let Err(error) = decided {
-        // If the outcome is unknown, the transactions stay prepared until the ledger can be read.
-        if !(error.is_retryable() && connection.is_closed()) {
-            let _ = run_on_all(&with_rows, "rollback prepared").await;
+    match decided {
+        Ok(node_xids) => {
+            progress.committed.unverified_chunks.store(false, Relaxed);
+            commit_prepared(&with_rows, &node_xids).await
         }
-        return Err(error);
+        Err(Undecided::RolledBack(error)) => {
+            let _ = run_on_all(&with_rows, "rollback prepared").await;
+            Err(error)
+        }
+        // The transactions stay prepared until the ledger can be read.
+        Err(Undecided::Unknown(error)) => {
+            let message = "the outcome of a commit is not known yet";
+            Err(Error::new(ErrorKind::Connect, message).because(error))
+        }
     }
-    progress.committed.unverified_chunks.store(false, Relaxed);
-    run_on_all(&with_rows, "commit prepared").await
+}
+
+/// Why the coordinator has not said that the chunks are committed.
+enum Undecided {
+    /// They are not.
+    RolledBack(Error),
+    /// They may be: the commit was sent.
+    Unknown(Error),
 }
 
 /// Records the chunks in the ledger, and commits.
@@ -148,33 +170,89 @@ async fn decide(
     coordinator: &CoordinatorSessions,
     job: JobId,
     chunks: &[ChunkRecord],
-) -> Result<()> {
+) -> Result<(), Undecided> {
     let connection = &coordinator.deciding.connection;
     let record = job.insert_chunks_sql(chunks, false);
     if let Err(error) = connection.client.batch_execute(&record).await {
         let is_recorded = is_chunk_recorded(&error);
         let error = copy_error(connection, error);
         roll_back(&coordinator.deciding).await;
-        return Err(match is_recorded {
+        return Err(Undecided::RolledBack(match is_recorded {
             // A lost session of this job has written a chunk. The next attempt leaves it out.
             true => Error::new(ErrorKind::Connect, "a chunk was written meanwhile").because(error),
             false => error,
-        });
+        }));
     }
     let committed = connection.client.batch_execute(COMMIT_ACROSS_NODES).await;
-    committed.map_err(|error| connection.explain("could not commit", error))
+    committed.map_err(|error| Undecided::Unknown(connection.explain("could not commit", error)))
 }
 
-/// Runs `statement` with each transaction's name. A prepared transaction that does not exist any
-/// more was ended by another session, by the same decision.
+/// Reads the id of each writer's transaction. Fails if the transaction has failed: then PREPARE
+/// would roll it back without an error. The preparation waits for the node's standbys.
+async fn read_node_xids(transactions: &[(String, &ShardWriter)]) -> Result<Vec<String>> {
+    let read = async |(_, writer): &(String, &ShardWriter)| {
+        let failed = || server_error("could not prepare to commit".to_owned());
+        let client = &writer.connection.client;
+        let set = "set local synchronous_commit to on";
+        client.batch_execute(set).await.map_err(failed())?;
+        let sql = "select pg_catalog.pg_current_xact_id()::pg_catalog.text";
+        Ok(client.fetch_one(sql, &[]).await.map_err(failed())?.get(0))
+    };
+    join_all(transactions.iter().map(read)).await.into_iter().collect()
+}
+
+/// Runs `statement` with each transaction's name.
 async fn run_on_all(transactions: &[(String, &ShardWriter)], statement: &str) -> Result<()> {
     let run = async |(name, writer): &(String, &ShardWriter)| {
         let connection = &writer.connection;
         let done = connection.client.batch_execute(&format!("{statement} '{name}'")).await;
+        done.map_err(|error| copy_error(connection, error))
+    };
+    join_all(transactions.iter().map(run)).await.into_iter().collect()
+}
+
+/// Commits the prepared transactions. One that does not exist any more may have been committed by
+/// another session, by the same decision.
+///
+/// # Errors
+/// [`ErrorKind::Ledger`] if a node has not committed it, so that rows are lost which the ledger
+/// counts.
+async fn commit_prepared(
+    transactions: &[(String, &ShardWriter)],
+    node_xids: &[String],
+) -> Result<()> {
+    let commit = async |((name, writer), xid): (&(String, &ShardWriter), &String)| {
+        let connection = &writer.connection;
+        let done = connection.client.batch_execute(&format!("commit prepared '{name}'")).await;
         match done {
-            Err(error) if error.code() == Some(&SqlState::UNDEFINED_OBJECT) => Ok(()),
+            Err(error) if error.code() == Some(&SqlState::UNDEFINED_OBJECT) => {
+                check_is_committed(writer, xid).await
+            }
+            // Another session is ending it.
+            Err(error) if error.code() == Some(&SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE) => {
+                let message = "another session commits the rows of a node";
+                Err(Error::new(ErrorKind::Connect, message).because(copy_error(connection, error)))
+            }
             done => done.map_err(|error| copy_error(connection, error)),
         }
     };
-    join_all(transactions.iter().map(run)).await.into_iter().collect()
+    join_all(transactions.iter().zip(node_xids).map(commit)).await.into_iter().collect()
+}
+
+/// Checks that a node has committed the transaction with this id.
+async fn check_is_committed(writer: &ShardWriter, xid: &str) -> Result<()> {
+    let failed = server_error("could not look up a prepared transaction".to_owned());
+    let sql = "select pg_catalog.pg_xact_status($1::text::xid8) \
+                      is not distinct from 'committed'";
+    let row = writer.connection.client.fetch_one(sql, &[&xid]).await.map_err(failed)?;
+    if row.get(0) {
+        return Ok(());
+    }
+    let rows = counted(writer.rows, "row");
+    let message = format!("a node has lost {rows} that the ledger counts as written");
+    Err(Error::new(ErrorKind::Ledger, message).hint(
+        "Another session has rolled back a prepared transaction of pgspate, or the node has failed \
+         over to a standby that lacks it. Delete the rows of this load, run `pgspate status --forget \
+         JOB`, and load again.",
+    ))
 }

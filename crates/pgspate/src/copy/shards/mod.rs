@@ -34,7 +34,7 @@ use crate::encode::Encoded;
 use crate::format::{Chunk, ChunkEncoder, EncodeMode};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::ledger::{ChunkRecord, JobId};
-use pgspate_target::shards::{ShardSession, ShardedTable, database_oid, find_other_server};
+use pgspate_target::shards::{PreparedOrigin, ShardSession, ShardedTable, find_other_server};
 
 /// The most pieces that wait for a session.
 const PIECES_WAITING_MAX: usize = 4;
@@ -82,6 +82,9 @@ pub(super) fn run(
     runtime: &Handle,
 ) -> Result<CopyEnd> {
     let done = ShardCopy::new(shared, route, job, runtime).run();
+    if let Ok(outcome) = done {
+        return Ok(CopyEnd::Done(outcome, Vec::new()));
+    }
     shared.check_cancelled()?;
     match done {
         Ok(outcome) => Ok(CopyEnd::Done(outcome, Vec::new())),
@@ -141,10 +144,10 @@ impl<'a> ShardCopy<'a> {
             let holding = ReadySession::open(&job.session_opener, &job.setup).await?;
             let writers = self.open_writers(control).await?;
             let sessions = CoordinatorSessions::new(deciding, holding, job.setup.limits);
-            let database = database_oid(control).await?;
-            Ok::<_, Error>((sessions, writers, database))
+            let origin = PreparedOrigin::read(control).await?;
+            Ok::<_, Error>((sessions, writers, origin))
         };
-        let (mut coordinator, mut writers, database) = self.block_on(opening)?;
+        let (mut coordinator, mut writers, origin) = self.block_on(opening)?;
         loop {
             self.block_on(async {
                 coordinator.begin().await?;
@@ -157,7 +160,7 @@ impl<'a> ShardCopy<'a> {
             self.check_before_commit(&chunks, &writers, is_last)?;
             let started = Instant::now();
             let committing =
-                commit_all(&coordinator, &writers, (database, self.job), &chunks, shared.progress);
+                commit_all(&coordinator, &writers, (&origin, self.job), &chunks, shared.progress);
             self.runtime.block_on(committing)?;
             self.committing += started.elapsed();
             self.count_committed(&chunks);
@@ -353,6 +356,7 @@ impl<'a> ShardCopy<'a> {
         writers: &[ShardWriter],
         is_last: bool,
     ) -> Result<()> {
+        self.shared.check_cancelled()?;
         let sent: u64 = chunks.iter().map(|chunk| chunk.rows_in).sum();
         let written: u64 = writers.iter().map(|writer| writer.rows).sum();
         if sent != written {
