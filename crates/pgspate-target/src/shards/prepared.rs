@@ -57,7 +57,8 @@ pub struct PreparedName {
     pub origin: PreparedOrigin,
     /// The job in the ledger.
     pub job: i64,
-    /// The first of the chunks whose rows in the ledger say that the transaction is to be committed.
+    /// The first of the chunks whose rows in the ledger say that the transaction is to be
+    /// committed.
     pub chunk: u64,
     /// The id of the transaction on the coordinator that inserts this row.
     pub xid: u64,
@@ -193,7 +194,7 @@ async fn resolve_once(client: &Client, scope: PreparedScope) -> Result<PreparedF
     for (node, answer) in nodes.iter().zip(answers) {
         let names = match answer {
             Ok(names) => names,
-            // Loads that do not depend on the node go on.
+            // Loads that do not depend on the node need not wait for it.
             Err(_) if is_any => continue,
             Err(why) => return Err(node_error(node, &why)),
         };

@@ -159,9 +159,9 @@ pub(super) async fn commit_all(
 
 /// Why the coordinator has not said that the chunks are committed.
 enum Undecided {
-    /// They are not.
+    /// No chunk is committed.
     RolledBack(Error),
-    /// They may be: the commit was sent.
+    /// All may be committed: the commit was sent.
     Unknown(Error),
 }
 
@@ -211,8 +211,8 @@ async fn run_on_all(transactions: &[(String, &ShardWriter)], statement: &str) ->
     join_all(transactions.iter().map(run)).await.into_iter().collect()
 }
 
-/// Commits the prepared transactions. One that does not exist any more may have been committed by
-/// another session, by the same decision.
+/// Commits the prepared transactions. A transaction that does not exist any more may have been
+/// committed by another session, by the same decision.
 ///
 /// # Errors
 /// [`ErrorKind::Ledger`] if a node has not committed it, so that rows are lost which the ledger
@@ -252,7 +252,7 @@ async fn check_is_committed(writer: &ShardWriter, xid: &str) -> Result<()> {
     let message = format!("a node has lost {rows} that the ledger counts as written");
     Err(Error::new(ErrorKind::Ledger, message).hint(
         "Another session has rolled back a prepared transaction of pgspate, or the node has failed \
-         over to a standby that lacks it. Delete the rows of this load, run `pgspate status --forget \
-         JOB`, and load again.",
+         over to a standby that lacks it. Delete the rows of this load, run `pgspate status \
+         --forget JOB`, and load again.",
     ))
 }
