@@ -4,6 +4,9 @@ Ray repeats a task without limit when its worker or node dies. So only rows of a
 receipt reaches the driver are written.
 """
 
+# Without Ray installed, pyright takes this file for the module `ray`.
+# pyright: reportAttributeAccessIssue=false
+
 from __future__ import annotations
 
 import datetime
