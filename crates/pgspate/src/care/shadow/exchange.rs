@@ -6,13 +6,14 @@
 use std::fmt;
 
 use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
 
 use super::BEGIN;
 use super::recipe::{self, ShadowNames, generate};
 use crate::{Error, ErrorKind};
 use pgspate_target::ledger::{JobId, shadow};
 use pgspate_target::table_properties::{differing_properties, table_properties};
-use pgspate_target::{ServerRefusal, TypedQuery, server_error};
+use pgspate_target::{ServerRefusal, TypedQuery, ends_session, server_error};
 
 /// Lock timeout while the exchange is tried with an empty shadow.
 const TRIAL_LOCK: &str = "set local lock_timeout = '1s'";
@@ -125,6 +126,25 @@ pub(super) async fn try_exchange(
     let tried = tried.await;
     client.batch_execute("rollback").await?;
     tried
+}
+
+/// Returns why the trial says that the tables cannot be exchanged, if it does. A lock that blocks
+/// the trial may be free when it is needed.
+///
+/// # Errors
+/// The error that ended the session.
+pub(super) fn trial_refusal(
+    tried: Result<(), ExchangeError>,
+) -> Result<Option<ExchangeError>, tokio_postgres::Error> {
+    match tried {
+        Err(ExchangeError::Server(error)) if error.code().is_none_or(ends_session) => Err(error),
+        Err(ExchangeError::Server(error))
+            if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) =>
+        {
+            Ok(None)
+        }
+        tried => Ok(tried.err()),
+    }
 }
 
 /// Locks the table exclusively.

@@ -15,7 +15,7 @@ use super::{BEGIN, LOCAL_SETTINGS};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::ledger::{self, BegunFleetJob, JobId, shadow};
 use pgspate_target::session::POLL_INTERVAL;
-use pgspate_target::{TypedQuery, ends_session, replace_obstacles, server_error};
+use pgspate_target::{TypedQuery, replace_obstacles, server_error};
 
 /// A job's table and its shadow.
 pub(crate) struct JobShadow {
@@ -64,15 +64,9 @@ impl JobShadow {
         if let Some(obstacle) = obstacles.map_err(failed())?.into_iter().next() {
             return Ok(Some(obstacle));
         }
-        match exchange::try_exchange(client, *job, names, *server_version).await {
-            Ok(()) => {}
-            Err(ExchangeError::Server(error)) if error.code().is_none_or(ends_session) => {
-                return Err(failed()(error));
-            }
-            // A lock that blocks the trial may be free when it is needed.
-            Err(ExchangeError::Server(error))
-                if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {}
-            Err(refused) => return Ok(Some(refused.to_string())),
+        let tried = exchange::try_exchange(client, *job, names, *server_version).await;
+        if let Some(refused) = exchange::trial_refusal(tried).map_err(failed())? {
+            return Ok(Some(refused.to_string()));
         }
         self.in_fence(client, begun, async || {
             exchange::create_in_transaction(client, *job, names, "fleet").await

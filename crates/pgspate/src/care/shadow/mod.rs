@@ -12,15 +12,13 @@ mod recipe;
 
 pub(crate) use job_shadow::JobShadow;
 
-use tokio_postgres::error::SqlState;
-
 use super::TableCare;
 use crate::plan::{AtomicMethod, LoadPlan, ReplaceMode};
 use crate::{Error, ErrorKind, Result};
 use exchange::ExchangeError;
 use pgspate_target::ledger::{self, JobId, OpenJob, shadow};
 use pgspate_target::table_properties::{TableProperty, table_properties};
-use pgspate_target::{TargetTable, ends_session, replace_obstacles, server_error};
+use pgspate_target::{TargetTable, replace_obstacles, server_error};
 use recipe::ShadowNames;
 
 /// The SQL that begins every transaction of this module. Without a search path, the server writes
@@ -76,15 +74,8 @@ impl TableCare<'_> {
         let client = self.job.client();
         let version = self.session.server_version;
         let tried = runtime.block_on(exchange::try_exchange(client, job, &names, version));
-        match tried {
-            Ok(()) => {}
-            Err(ExchangeError::Server(error)) if error.code().is_none_or(ends_session) => {
-                return Err(failed()(error));
-            }
-            // A lock that blocks the trial may be free when it is needed.
-            Err(ExchangeError::Server(error))
-                if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {}
-            Err(refused) => return self.plan_without_shadow(&refused),
+        if let Some(refused) = exchange::trial_refusal(tried).map_err(failed())? {
+            return self.plan_without_shadow(&refused);
         }
         runtime.block_on(exchange::create_shadow(client, job, &names, &state)).map_err(|refused| {
             refused.into_error(format!("could not create a shadow of {}", names.table))

@@ -81,16 +81,15 @@ pub(super) fn run(
     job: JobId,
     runtime: &Handle,
 ) -> Result<CopyEnd> {
-    let done = ShardCopy::new(shared, route, job, runtime).run();
-    if let Ok(outcome) = done {
-        return Ok(CopyEnd::Done(outcome, Vec::new()));
-    }
+    let error = match ShardCopy::new(shared, route, job, runtime).run() {
+        Ok(outcome) => return Ok(CopyEnd::Done(outcome, Vec::new())),
+        Err(error) => error,
+    };
     shared.check_cancelled()?;
-    match done {
-        Ok(outcome) => Ok(CopyEnd::Done(outcome, Vec::new())),
-        Err(error) if is_interruption(&error) => Ok(CopyEnd::Interrupted(error)),
-        Err(error) => Ok(CopyEnd::NotRoutable(error)),
-    }
+    Ok(match is_interruption(&error) {
+        true => CopyEnd::Interrupted(error),
+        false => CopyEnd::NotRoutable(error),
+    })
 }
 
 /// Returns whether another attempt may succeed by the same way. A node without a free connection
