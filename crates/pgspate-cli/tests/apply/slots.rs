@@ -235,7 +235,7 @@ fn the_plan_says_what_the_run_would_do() {
               apply the transactions that commit later
       ends    never: new commits are applied when they arrive
       public.log -> public.log, rows found by all columns
-        warning: it has no column "what"
+        warning: the target table has no column "what"
       public.news has no target table
         warning: relation public.news does not exist
       public.parent -> public.parent, rows found by id

@@ -1,7 +1,7 @@
 //! Findings that make a sync refuse to write, because they are probably mistakes.
 //!
 //! The messages are the same for pgspate's own sync and for another program that runs a
-//! [`Script`](super::Script).
+//! [`SyncScript`](super::SyncScript).
 
 use crate::numbers::counted;
 use crate::{Error, ErrorKind, Result};
