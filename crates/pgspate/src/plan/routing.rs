@@ -48,8 +48,8 @@ impl fmt::Display for Routing {
     }
 }
 
-/// Chooses how rows reach the shards; `None` if the table has no shards. All other choices of `plan`
-/// must be made already.
+/// Chooses how rows reach the shards; `None` if the table has no shards. All other choices of
+/// `plan` must be made already.
 pub(super) fn choose_routing(
     table: &TargetTable,
     plan: &LoadPlan,
