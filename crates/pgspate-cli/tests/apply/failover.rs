@@ -63,8 +63,8 @@ fn insert(server: &ThrowawayServer, from: u32, upto: u32) {
     ask(&server.dsn(), &format!("insert into t select generate_series({from}, {upto})"));
 }
 
-/// Promotes a standby. Its sessions may be lost meanwhile, so each question is asked again. A failure
-/// prints the log of the standby.
+/// Promotes a standby. Its sessions may be lost meanwhile, so each query is sent again. After a
+/// failure, prints the log of the standby.
 fn promote(standby: &ThrowawayServer) {
     let promoted = || {
         if let Err(lost) = try_ask(&standby.dsn(), "select pg_promote()") {
