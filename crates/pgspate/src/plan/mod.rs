@@ -114,7 +114,7 @@ pub struct LoadPlan {
     pub table: String,
     /// Where an extension stores the table's rows, and what that means for the load, in words.
     pub storage: Option<&'static str>,
-    /// The way of rows into the shards of a table of Citus; `None` for another table.
+    /// How rows reach the shards of a table of Citus; `None` for another table.
     pub routing: Option<Routing>,
     /// How records become rows.
     pub rows: RowPlan,

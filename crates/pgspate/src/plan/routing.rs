@@ -18,7 +18,7 @@ const COORDINATOR_BYTES_MAX: u64 = 1 << 20;
 /// Types below this oid have the same oid on all servers.
 const BUILT_IN_BELOW: u32 = 10_000;
 
-/// The way of rows into the shards of a table.
+/// How rows reach the shards of a table.
 #[derive(Debug, Clone)]
 pub enum Routing {
     /// The coordinator routes each row, for this reason.

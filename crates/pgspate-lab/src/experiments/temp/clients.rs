@@ -7,7 +7,7 @@ use futures_util::future::{join, join_all, try_join_all};
 use pgspate::target::connect::Connection;
 use pgspate::{Error, ErrorKind, Result};
 
-use super::super::ways::{failed, number};
+use super::super::sending::{failed, number};
 use super::{CREATE_AS, DISTINCT};
 use crate::TrialContext;
 

@@ -12,7 +12,7 @@ mod space;
 use pgspate::measure::Measurement;
 use pgspate::{Error, ErrorKind, Result};
 
-use super::ways::{failed, number};
+use super::sending::{failed, number};
 use crate::data::{self, tpch};
 use crate::report::figure::Figure;
 use crate::{
