@@ -20,6 +20,7 @@ use super::unit::{InsertOutcome, Unit};
 use super::waiting::WaitingSessions;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::{Connection, Dsn};
+use pgspate_target::session::ReconnectBackoff;
 use pgspate_target::{
     SessionSettings, TargetTable, TypedQuery, read_session, server_error, suggest_table,
 };
@@ -95,7 +96,12 @@ impl WriterCore {
             waiting: WaitingSessions::new(waiters.max(1)),
             room: Arc::new(Semaphore::new(room_size as usize)),
             room_size,
-            lanes: Mutex::new(LaneState { queue: UnitQueue::default(), governor, open: 0, busy: 0 }),
+            lanes: Mutex::new(LaneState {
+                queue: UnitQueue::default(),
+                governor,
+                open: 0,
+                busy: 0,
+            }),
             counters: WriterCounters::default(),
             runtime: runtime.clone(),
             work: Notify::new(),
@@ -262,7 +268,7 @@ impl WriterCore {
     pub(super) fn note_refusal(&self, shape: &InsertShape, error: &Error) {
         let code = error.sqlstate().map_or("", SqlState::code);
         // A row of another type, a lost column, table, privilege or unique index.
-        if matches!(code, "42804" | "42703" | "42P01" | "42501" | "42P10") {
+        if matches!(code, "42804" | "42703" | "42P01" | "42501" | "42P10" | "08P01") {
             self.forget(shape);
         }
     }
@@ -287,7 +293,12 @@ impl WriterCore {
             }
             return Ok(shape);
         }
-        let shape = Arc::new(self.read_shape(request).await?);
+        // Many callers may ask for a new shape at once. All of them get the first one's.
+        let mut connection = self.facts.lock().await;
+        if let Some(kept) = self.shapes().get(request) {
+            return Ok(kept.shape.clone());
+        }
+        let shape = Arc::new(self.read_shape(&mut connection, request).await?);
         let mut shapes = self.shapes();
         if shapes.len() >= SHAPES_MAX {
             shapes.clear();
@@ -304,7 +315,8 @@ impl WriterCore {
         }
         let (core, shape) = (self.clone(), shape.clone());
         self.runtime.spawn(async move {
-            match core.read_shape(&shape.request).await {
+            let mut connection = core.facts.lock().await;
+            match core.read_shape(&mut connection, &shape.request).await {
                 Ok(now) if now.is_like(&shape) => {}
                 Ok(_) => core.forget(&shape),
                 Err(error) if error.kind() == ErrorKind::Connect => {}
@@ -313,22 +325,39 @@ impl WriterCore {
         });
     }
 
-    async fn read_shape(&self, request: &InsertRequest) -> Result<InsertShape> {
-        let mut kept = self.facts.lock().await;
-        if kept.as_ref().is_none_or(Connection::is_closed) {
-            *kept = Some(self.dsn.connect("pgspate write").await?);
-        }
-        let Some(connection) = &*kept else { return Err(closed_error()) };
-        let (table, session, has_rules) = read_facts(connection, &request.table).await?;
-        drop(kept);
+    /// Reads a shape. Connects again if the server was lost, until the time limit.
+    async fn read_shape(
+        &self,
+        kept: &mut Option<Connection>,
+        request: &InsertRequest,
+    ) -> Result<InsertShape> {
+        let mut backoff = ReconnectBackoff::new(self.options.limits.retry_for);
+        let (table, session, has_rules) = loop {
+            match self.try_read_facts(kept, &request.table).await {
+                Ok(facts) => break facts,
+                Err(error) if error.is_retryable() => {
+                    *kept = None;
+                    let Some(pause) = backoff.next_pause() else { return Err(error) };
+                    tokio::time::sleep(pause).await;
+                }
+                Err(error) => return Err(error),
+            }
+        };
         table.check_is_user_schema()?;
-        InsertShape::new(
-            request.clone(),
-            &table,
-            &session,
-            self.options.shares_triggers,
-            has_rules,
-        )
+        let shares_triggers = self.options.shares_triggers;
+        InsertShape::new(request.clone(), &table, &session, shares_triggers, has_rules)
+    }
+
+    async fn try_read_facts(
+        &self,
+        kept: &mut Option<Connection>,
+        table: &str,
+    ) -> Result<(TargetTable, SessionSettings, bool)> {
+        let connection = match kept.take().filter(|connection| !connection.is_closed()) {
+            Some(connection) => connection,
+            None => self.dsn.connect("pgspate write").await?,
+        };
+        read_facts(kept.insert(connection), table).await
     }
 
     /// Returns what the writer has done so far.

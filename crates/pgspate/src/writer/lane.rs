@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use tokio_postgres::error::SqlState;
 
+use super::core::WriterCore;
+use super::governor::SetSize;
 use super::session::{RecordSession, WriteFailure, copy_error};
 use super::unit::{InsertOutcome, Unit, UnitWay};
-use super::governor::SetSize;
-use super::core::WriterCore;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::session::ReconnectBackoff;
 
@@ -141,7 +141,9 @@ impl RecordLane {
                     return Sent::Unsent(sets.into_iter().flatten().collect());
                 }
                 Err(WriteFailure::Sent(error)) if error.kind() == ErrorKind::OutcomeUnknown => {
-                    units.into_iter().for_each(|unit| self.core.answer(unit, Err(copy_error(&error))));
+                    units
+                        .into_iter()
+                        .for_each(|unit| self.core.answer(unit, Err(copy_error(&error))));
                 }
                 Err(WriteFailure::Unsent(error) | WriteFailure::Sent(error)) => {
                     self.size.note_refused(rows);
@@ -205,6 +207,10 @@ impl RecordLane {
                 answer => {
                     if let Err(error) = &answer {
                         self.core.note_refusal(&unit.shape, error);
+                        if error.sqlstate() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION) {
+                            // Another server may be the primary now.
+                            self.session = None;
+                        }
                     }
                     self.core.answer(unit, answer);
                 }

@@ -35,8 +35,8 @@ pub use shape::{InsertRequest, InsertShape, OnConflict};
 pub use unit::InsertOutcome;
 
 use self::core::WriterCore;
-use crate::session::WaitLimits;
 use crate::Result;
+use crate::session::WaitLimits;
 use pgspate_target::connect::Dsn;
 
 /// How a writer works.

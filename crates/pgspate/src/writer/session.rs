@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use tokio_postgres::error::Severity;
 use tokio_postgres::types::{Kind as TypeKind, ToSql};
 use tokio_postgres::{Row, Statement};
 
@@ -10,7 +11,7 @@ use super::shape::InsertShape;
 use super::unit::{InsertOutcome, Unit};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::{Connection, Dsn};
-use pgspate_target::{TypedQuery, send_in_order, server_error, users_path_sql};
+use pgspate_target::{ServerRefusal, TypedQuery, send_in_order, server_error, users_path_sql};
 
 /// The most shapes whose statements a session keeps.
 const SHAPES_MAX: usize = 200;
@@ -161,7 +162,7 @@ impl RecordSession {
         if !flushes_once {
             return send_in_order(writes).await;
         }
-        let failed = |error| self.connection.explain("could not flush the records", error);
+        let failed = |error| self.explain("could not flush the records", error);
         let (begun, answers, flushed) = tokio::join!(
             biased;
             client.batch_execute("set synchronous_commit = off"),
@@ -183,10 +184,7 @@ impl RecordSession {
     ///
     /// # Errors
     /// If the statement cannot be prepared. Then nothing was sent.
-    pub(super) async fn write_transaction(
-        &mut self,
-        unit: &Unit,
-    ) -> Result<Result<InsertOutcome>> {
+    pub(super) async fn write_transaction(&mut self, unit: &Unit) -> Result<Result<InsertOutcome>> {
         let statement = self.prepare_single(&unit.shape).await?;
         Ok(self.run_transaction(unit, &statement).await)
     }
@@ -200,7 +198,7 @@ impl RecordSession {
             self.run(shape, statement, &fields).await
         };
         let client = &self.connection.client;
-        let failed = |error| self.connection.explain("could not commit the records", error);
+        let failed = |error| self.explain("could not commit the records", error);
         client.batch_execute("begin").await.map_err(failed)?;
         // The server skips what follows a refused record, and the commit rolls back.
         let answers = send_in_order(parameters.iter().map(run_row)).await;
@@ -224,29 +222,44 @@ impl RecordSession {
     ) -> Result<InsertOutcome> {
         let client = &self.connection.client;
         let outcome = match shape.returns_rows {
-            false => client.execute(statement, parameters).await.map(|rows| InsertOutcome {
-                rows,
-                returned: Vec::new(),
-            }),
+            false => client
+                .execute(statement, parameters)
+                .await
+                .map(|rows| InsertOutcome { rows, returned: Vec::new() }),
             true => client.query(statement, parameters).await.map(|rows| InsertOutcome {
                 rows: rows.len() as u64,
                 returned: rows.iter().map(|row: &Row| row.get(0)).collect(),
             }),
         };
-        outcome.map_err(|error| self.explain(shape, error))
+        outcome.map_err(|error| self.explain_write(shape, error))
     }
 
-    fn explain(&self, shape: &InsertShape, error: tokio_postgres::Error) -> Error {
-        let table = &shape.request.table;
-        self.connection.explain(format!("could not write to {table}"), error)
+    /// Converts an error of a statement. An error that does not end the session is the server's
+    /// refusal, whatever its SQLSTATE is.
+    fn explain(&self, message: &str, error: tokio_postgres::Error) -> Error {
+        match error.as_db_error() {
+            Some(refusal) if refusal.parsed_severity() == Some(Severity::Error) => {
+                Error::new(ErrorKind::Server, message)
+                    .hint_if(refusal.hint())
+                    .because(ServerRefusal::new(refusal))
+            }
+            _ => self.connection.explain(message, error),
+        }
+    }
+
+    /// Converts an error of a shape's statement.
+    fn explain_write(&self, shape: &InsertShape, error: tokio_postgres::Error) -> Error {
+        self.explain(&format!("could not write to {}", shape.request.table), error)
     }
 
     async fn prepare_single(&mut self, shape: &InsertShape) -> Result<Statement> {
         if let Some(single) = self.prepared.get(&shape.id).and_then(|it| it.single.clone()) {
             return Ok(single);
         }
-        let prepared = self.connection.client.prepare(&shape.single_sql).await;
-        let statement = prepared.map_err(|error| self.explain(shape, error))?;
+        // With the types that the values were encoded for, also if the table has others by now.
+        let prepared =
+            self.connection.client.prepare_typed(&shape.single_sql, &shape.types()).await;
+        let statement = prepared.map_err(|error| self.explain_write(shape, error))?;
         self.of_shape(shape).single = Some(statement.clone());
         Ok(statement)
     }
@@ -257,7 +270,7 @@ impl RecordSession {
         }
         let sql = shape.set_sql.as_deref().unwrap_or_default();
         let prepared = self.connection.client.prepare(sql).await;
-        let statement = prepared.map_err(|error| self.explain(shape, error))?;
+        let statement = prepared.map_err(|error| self.explain_write(shape, error))?;
         let element = statement.params().first().and_then(|ty| match ty.kind() {
             TypeKind::Array(element) => Some(element.oid()),
             _ => None,

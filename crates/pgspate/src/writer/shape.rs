@@ -4,6 +4,8 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use tokio_postgres::types::{Kind, Type};
+
 use crate::encode::field::FieldEncoder;
 use crate::{Error, ErrorKind, Result, did_you_mean};
 use pgspate_target::{SessionSettings, TargetTable, Trigger, TypeKind, quote_ident};
@@ -206,6 +208,14 @@ impl InsertShape {
     /// Returns how many columns are written.
     pub(super) fn column_count(&self) -> usize {
         self.columns.len()
+    }
+
+    /// Returns the types of the written columns.
+    pub(super) fn types(&self) -> Vec<Type> {
+        let written = self.record.iter().filter(|(_, is_written)| *is_written);
+        // The driver sends the OID alone.
+        let ty = |oid: u32| Type::new(oid.to_string(), oid, Kind::Simple, String::new());
+        written.map(|(oid, _)| ty(*oid)).collect()
     }
 
     /// Returns the types of the table's columns, each with whether the column is written.
