@@ -10,6 +10,7 @@ mod fake_cluster;
 #[allow(dead_code, reason = "the faults of load need more of it")]
 #[path = "../faults/plan.rs"]
 mod plan;
+mod prepared_on_nodes;
 #[allow(dead_code, reason = "the faults of load need more of it")]
 #[path = "../faults/protocol.rs"]
 mod protocol;

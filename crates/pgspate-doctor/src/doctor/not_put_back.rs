@@ -6,7 +6,9 @@
 use super::context::{CheckContext, CheckResult};
 use super::finding::{Check, Finding};
 use crate::{Result, tune};
+use pgspate_base::numbers::thousands;
 use pgspate_target::ledger::{self, RecordedChange};
+use pgspate_target::shards::{LeftPrepared, list_prepared};
 
 const NOT_PUT_BACK: Check = Check {
     id: "not-put-back",
@@ -14,6 +16,9 @@ const NOT_PUT_BACK: Check = Check {
     rule: "pgspate's ledger has the old value of everything that pgspate changes; the setting \
            pgspate.tuned exists until all settings are put back",
 };
+
+/// The least age in seconds of a prepared transaction that is reported. A load needs less.
+const PREPARED_SECONDS_MIN: u64 = 60;
 
 /// Shows the settings of ALTER SYSTEM, if the ledger no longer has what `tune` has changed.
 const SHOW_ALTER_SYSTEM: &str =
@@ -31,7 +36,34 @@ pub(super) async fn check(context: &CheckContext<'_>) -> CheckResult {
                 .remedy(format!("grant select on all tables in schema pgspate to {role};")),
         );
     }
+    match list_prepared(context.client).await {
+        Ok(list) => found.extend(list.transactions.iter().filter_map(left_prepared)),
+        Err(error) => found.push(NOT_PUT_BACK.cannot_see(error.to_string())),
+    }
     Ok(NOT_PUT_BACK.findings_or_ok(found, "nothing"))
+}
+
+/// Reports a transaction that is prepared on a node of Citus, unless its load is committing it.
+fn left_prepared(transaction: &LeftPrepared) -> Option<Finding> {
+    let LeftPrepared { host, port, job, name, age_seconds, decision } = transaction;
+    if *age_seconds < PREPARED_SECONDS_MIN || *decision == "pending" {
+        return None;
+    }
+    let text = format!(
+        "a load of job {job} left a transaction prepared on node {host}:{port} {} seconds ago; its \
+         rows are invisible, and its locks stay",
+        thousands(*age_seconds)
+    );
+    let finding = NOT_PUT_BACK
+        .warning(text)
+        .about(format!("prepared transaction {name}"))
+        .count("age", *age_seconds);
+    Some(match *decision {
+        "unknown" => finding
+            .advice("The ledger has forgotten the job. Compare the table with the load's input.")
+            .remedy(format!("rollback prepared '{name}'; -- or commit prepared; on that node")),
+        _ => finding.remedy("pgspate status --restore"),
+    })
 }
 
 async fn collect(context: &CheckContext<'_>, found: &mut Vec<Finding>) -> Result<()> {
