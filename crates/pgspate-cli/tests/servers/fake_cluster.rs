@@ -33,6 +33,12 @@ create function pg_catalog.shard_name(regclass, bigint) returns text
     language sql as 'select relname || ''_'' || $2 from pg_class where oid = $1';
 create function pg_catalog.lock_shard_metadata(int, bigint[]) returns void
     language sql as 'select pg_advisory_xact_lock_shared(id) from unnest($2) id';
+create function pg_catalog.run_command_on_all_nodes(text, bool default true, bool default false)
+    returns table (nodeid int, success bool, result text) language plpgsql as $$
+begin
+    nodeid := 1; success := true; execute $1 into result; return next;
+    nodeid := 2; success := false; result := 'connection refused'; return next;
+end $$;
 create function pg_catalog.master_run_on_worker(text[], int[], text[], bool)
     returns table (node_name text, node_port int, success bool, result text)
     language plpgsql as $$

@@ -131,3 +131,31 @@ fn tuned_elsewhere(database: &str) -> Finding {
         format!("Run this in database \"{database}\": the ledger there has the old values.");
     NOT_PUT_BACK.warning(text).advice(advice).remedy("pgspate tune --revert")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prepared_transactions_are_reported_unless_their_load_is_committing() {
+        let left = |age_seconds, decision| LeftPrepared {
+            host: "10.0.0.1".to_owned(),
+            port: 5432,
+            job: 3,
+            name: "pgspate:1:2:3:4:5:6".to_owned(),
+            age_seconds,
+            decision,
+        };
+        let finding = left_prepared(&left(1200, "commit")).unwrap();
+        assert_eq!(
+            finding.evidence,
+            "a load of job 3 left a transaction prepared on node 10.0.0.1:5432 1,200 seconds ago; \
+             its rows are invisible, and its locks stay"
+        );
+        assert_eq!(finding.remedy, ["pgspate status --restore"]);
+        let finding = left_prepared(&left(1200, "unknown")).unwrap();
+        assert!(finding.remedy[0].starts_with("rollback prepared 'pgspate:1:2:3:4:5:6';"));
+        assert!(left_prepared(&left(1200, "pending")).is_none());
+        assert!(left_prepared(&left(5, "commit")).is_none());
+    }
+}

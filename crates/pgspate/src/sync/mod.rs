@@ -239,9 +239,9 @@ async fn classify_columns(staging: &Staging, options: &SyncOptions) -> Result<Sy
         (storage.extension, storage.has_row_addresses, is_unique)
     {
         let message = format!(
-            "{extension} distributes {} over several servers, so rows are found by key only, but \
-             no unique index covers the key",
-            table.sql_name
+            "{} {} of {extension}, so rows are found by key only, but no unique index covers the \
+             key",
+            table.sql_name, storage.lack_of_addresses
         );
         return Err(Error::new(ErrorKind::Plan, message).hint("Name a unique key with `--key`."));
     }
