@@ -174,16 +174,15 @@ struct PreparedOnNode {
 }
 
 /// The nodes, also those that are disabled, and whether each one may have rows of a job. That is
-/// so if the node has shards of the job's table: no shard is moved while rows in it are prepared.
-/// The argument is the job.
+/// so if the node has shards of the job's table: no shard is moved, and no table is renamed, while
+/// rows in it are prepared. The argument is the job.
 const NODES: &str = "\
 select n.groupid, n.nodename::text, n.nodeport, n.isactive,
-       coalesce((select to_regclass(j.table_name) is null
-                     or exists (select from pg_catalog.pg_dist_shard s
-                                join pg_catalog.pg_dist_placement p on p.shardid = s.shardid
-                                where s.logicalrelid::oid = to_regclass(j.table_name)::oid
-                                  and p.groupid = n.groupid)
-                 from pgspate.job j where j.job = $1), true)
+       exists (select from pgspate.job j
+               join pg_catalog.pg_dist_shard s
+                   on s.logicalrelid::oid = to_regclass(j.table_name)::oid
+               join pg_catalog.pg_dist_placement p on p.shardid = s.shardid
+               where j.job = $1 and p.groupid = n.groupid)
 from pg_catalog.pg_dist_node n where n.noderole::text = 'primary'";
 
 /// Returns the prepared transactions of this database's ledger on the cluster's nodes, and the
@@ -291,11 +290,11 @@ async fn resolve_once(
 
 /// Says what to do about a node that must answer and does not.
 fn node_hint(ClusterNode { host, port, .. }: &ClusterNode, unheard: &UnheardNode) -> String {
-    let start = "Start the node again: it may have prepared rows of this job.";
-    let gone = "If it is gone for good, run on the coordinator";
+    let hint = "Start the node again: it may have prepared rows of this job. If it is gone for \
+                good, run on the coordinator";
     match unheard.is_active {
-        true => format!("{start} {gone} `select citus_disable_node('{host}', {port})`."),
-        false => format!("{start} {gone} `select citus_remove_node('{host}', {port})`."),
+        true => format!("{hint} `select citus_update_node(NODE_ID, 'NEW_HOST', NEW_PORT)`."),
+        false => format!("{hint} `select citus_remove_node('{host}', {port})`."),
     }
 }
 
