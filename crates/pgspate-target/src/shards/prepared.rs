@@ -290,8 +290,8 @@ async fn resolve_once(
 
 /// Says what to do about a node that must answer and does not.
 fn node_hint(ClusterNode { host, port, .. }: &ClusterNode, unheard: &UnheardNode) -> String {
-    let hint = "Start the node again: it may have prepared rows of this job. If it is gone for \
-                good, run on the coordinator";
+    let hint = "Start the node again: it may have prepared rows of this job. If it is \
+                permanently lost, run on the coordinator";
     match unheard.is_active {
         true => format!("{hint} `select citus_update_node(NODE_ID, 'NEW_HOST', NEW_PORT)`."),
         false => format!("{hint} `select citus_remove_node('{host}', {port})`."),
