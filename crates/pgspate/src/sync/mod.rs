@@ -234,6 +234,14 @@ async fn classify_columns(staging: &Staging, options: &SyncOptions) -> Result<Sy
         true => keys::primary_key(client, table).await?,
     };
     let is_unique = columns::is_unique(client, table, &key).await?;
+    let operators = keys::equality_operators(client, table).await?;
+    columns::check_comparable(client, table, "key", &key, &operators).await?;
+    if let Scope::By(names) = &options.scope {
+        columns::check_comparable(client, table, "scope", names, &operators).await?;
+    }
+    let (written, ignored) = (&staging.plan.columns, &options.ignored);
+    let columns =
+        SyncColumns::classify(table, written, &key, ignored, &nondeterministic, &operators)?;
     let storage = table.storage.facts();
     if let (Some(extension), false, false) =
         (storage.extension, storage.has_row_addresses, is_unique)
@@ -245,14 +253,6 @@ async fn classify_columns(staging: &Staging, options: &SyncOptions) -> Result<Sy
         );
         return Err(Error::new(ErrorKind::Plan, message).hint("Name a unique key with `--key`."));
     }
-    let operators = keys::equality_operators(client, table).await?;
-    columns::check_comparable(client, table, "key", &key, &operators).await?;
-    if let Scope::By(names) = &options.scope {
-        columns::check_comparable(client, table, "scope", names, &operators).await?;
-    }
-    let (written, ignored) = (&staging.plan.columns, &options.ignored);
-    let columns =
-        SyncColumns::classify(table, written, &key, ignored, &nondeterministic, &operators)?;
     if let Scope::By(names) = &options.scope {
         for name in names {
             if !staging.plan.columns.iter().any(|column| column.name == *name) {
