@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _calls
 from ._errors import UsageError
-from .fleetjob import Ticket, begin_write
+from .fleetjob import Epoch, Ticket, begin_write
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,7 +39,9 @@ def mode_options(mode: str) -> dict[str, Any]:
     return _MODES[mode]
 
 
-def begin(table: str, to: str | None, job: str | None, options: dict[str, Any]) -> Ticket:
+def begin(
+    table: str, to: str | None, job: str | Epoch | None, options: dict[str, Any]
+) -> Ticket:
     """Begins a job, and shows what the user should know."""
     ticket = begin_write(table, to=to, job=job, **options)
     for warning in ticket.warnings:

@@ -23,7 +23,7 @@ _LISTS = {"key": "key", "scopeBy": "scope_by", "ignoreColumns": "ignore_columns"
 _FLAGS = {"noDelete": "no_delete", "insertOnly": "insert_only", "allowEmpty": "allow_empty",
           "stableParts": "stable_parts"}
 _NUMBERS = {"connections": "connections", "buffer": "buffer"}
-_OTHERS = ("write", "job", "columns", "ignoreUnknown", "create")
+_OTHERS = ("write", "job", "stream", "columns", "ignoreUnknown", "create")
 OPTIONS = (*_TARGET, *_TEXTS, *_LISTS, *_FLAGS, *_NUMBERS, *_OTHERS)
 
 # Options of JDBC that say how it writes, or how it reads. Here they have no effect.
@@ -94,6 +94,7 @@ class SparkOptions:
         to: Connection string. None stands for the environment of each executor.
         table: Name of the table, written as in SQL.
         job: Name of the job.
+        stream: Name of the stream.
         create: Whether to create the table if it does not exist.
         begin: Arguments of `begin_write` that were given.
         columns: Columns of the table that are written.
@@ -104,6 +105,7 @@ class SparkOptions:
     to: str | None
     table: str
     job: str | None = None
+    stream: str | None = None
     create: bool = False
     begin: dict[str, Any] = field(default_factory=dict)
     columns: list[str] | None = None
@@ -111,18 +113,28 @@ class SparkOptions:
     notes: list[str] = field(default_factory=list)
 
 
-def parse_options(options: Mapping[str, str], *, overwrite: bool) -> SparkOptions:
+def parse_options(
+    options: Mapping[str, str], *, overwrite: bool, is_stream: bool = False
+) -> SparkOptions:
     """Returns the options of a write.
 
     Args:
         options: The options as Spark passes them.
-        overwrite: Whether the write has the mode `overwrite`.
+        overwrite: Whether the write has the mode `overwrite`; a stream: the output mode `complete`.
+        is_stream: Whether a stream is written.
 
     Raises:
         UsageError: An option is unknown, contradicts another, or has a wrong value.
     """
     given = {name.lower(): value for name, value in options.items()}
+    if is_stream:
+        # The engine's, not the sink's.
+        given.pop("checkpointlocation", None)
     notes = _check_names(given)
+    if is_stream and "job" in given:
+        raise UsageError("a stream has no option job", hint="Name the stream by `stream`.")
+    if not is_stream and "stream" in given:
+        raise UsageError("the option stream is for `writeStream`", hint="Name the job by `job`.")
     to = _target(given, notes)
     if "dbtable" not in given:
         raise UsageError("the option dbtable is missing", hint="Name the table with `dbtable`.")
@@ -140,8 +152,9 @@ def parse_options(options: Mapping[str, str], *, overwrite: bool) -> SparkOption
         if name.lower() in given:
             begin[argument] = _number(name, given[name.lower()])
     columns = _names(given["columns"]) if "columns" in given else None
-    return SparkOptions(to, given["dbtable"], given.get("job"), _flag(given, "create"), begin,
-                        columns, _flag(given, "ignoreUnknown"), notes)
+    return SparkOptions(to, given["dbtable"], given.get("job"), given.get("stream"),
+                        _flag(given, "create"), begin, columns, _flag(given, "ignoreUnknown"),
+                        notes)
 
 
 def _check_names(given: dict[str, str]) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import _pgspate
@@ -24,7 +24,25 @@ from ._write import refuse_foreign_mode
 if TYPE_CHECKING:
     from ._options import Names
 
-__all__ = ["JobReport", "Receipt", "Ticket", "begin_write"]
+__all__ = ["Epoch", "JobReport", "Receipt", "Ticket", "begin_write"]
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """An epoch of a stream, as the name of a job. An epoch that was completed is complete.
+
+    Each call of `begin_write` joins the job of the epoch, in any process. The driver completes it
+    with the receipts that count, and so leaves out attempts of an earlier run.
+
+    Attributes:
+        stream: Name of the stream. Each table has streams of its own.
+        number: Number of the epoch. Numbers grow, and an epoch is repeated until it is complete.
+        query: Id of the query that counts the epochs. A stream of another query is refused.
+    """
+
+    stream: str
+    number: int
+    query: str | None = None
 
 
 @dataclass(frozen=True)
@@ -154,7 +172,7 @@ def begin_write(
     table: str,
     *,
     to: Target | None = None,
-    job: str | None = None,
+    job: str | Epoch | None = None,
     mode: Literal["append", "replace", "sync"] = "append",
     commit: Literal["job", "task"] = "job",
     stable_parts: bool = False,
@@ -176,6 +194,7 @@ def begin_write(
         to: As for `pgspate.load`. Without it, each task finds the server by its own environment.
         job: Name by which a rerun of the driver finds the job. A complete job is not written again,
             and an unfinished one is begun again. Without a name, each call begins a job of its own.
+            An `Epoch` of a stream is written once, and its tasks may begin the job, too.
         mode: ``"append"`` adds the rows. ``"replace"`` puts them in the place of the table's rows.
             ``"sync"`` writes those that differ, as `pgspate.sync` does.
         commit: When rows become visible. ``"job"``: all at once, by `Ticket.complete`. ``"task"``:
@@ -232,6 +251,9 @@ def begin_write(
         "buffer": buffer,
         "sync": command_arguments(sync, has_source=True) if mode == "sync" else [],
     }
+    if isinstance(job, Epoch):
+        options["epoch"] = asdict(job)
+        job = None
     server = conninfo(to)
     call: _pgspate._CallOptions = ([], server, None, None)
     found = json.loads(_pgspate.fleet_begin(call, table, job, json.dumps(options)))

@@ -19,7 +19,7 @@ from ._engine import begin, create_table, given, mode_options
 from ._errors import Error, UsageError
 from ._spark_types import arrow_schema
 from ._target import Target, conninfo
-from .fleetjob import JobReport, Receipt, Ticket
+from .fleetjob import Epoch, JobReport, Receipt, Ticket
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,7 +38,7 @@ def load(
     table: str,
     *,
     to: Target | None = None,
-    job: str | None = None,
+    job: str | Epoch | None = None,
     mode: Literal["append", "overwrite", "upsert"] = "append",
     key: Sequence[str] = (),
     commit: Literal["job", "task"] | None = None,
@@ -58,6 +58,7 @@ def load(
         to: As for `pgspate.load`. Without it, driver and executors find the server by their own
             environment.
         job: Name by which a rerun of the driver finds the job. A complete job is not written again.
+            For a stream: the `pgspate.fleetjob.Epoch`.
         mode: ``"append"`` adds rows, ``"overwrite"`` replaces all rows of the table, and
             ``"upsert"`` updates rows of the same key and inserts the others.
         key: For ``"upsert"``: columns that identify a row. Default: the primary key.
@@ -148,14 +149,15 @@ def sink(
 ) -> Callable[[DataFrame, int], None]:
     """Returns a function for ``foreachBatch``, which writes each epoch of a stream once.
 
-    The number of the epoch is a part of the job's name. So an epoch that Spark repeats after a
-    restart is not written again.
+    The ledger has the latest epoch. So an epoch that Spark repeats after a restart is not written
+    again.
 
     Args:
         table: Name of the table, written as in SQL.
         to: As for `load`.
-        stream: Name of the stream. Default: the query's id, which the checkpoint keeps. A new
-            checkpoint counts its epochs from 0 again, so it needs a new name.
+        stream: Name of the stream. Default: the query's id, which the checkpoint keeps. A query
+            with a new checkpoint counts its epochs from 0 again, and is refused as a stream of a
+            name that another query has.
         options: As for `load`.
 
     Returns:
@@ -166,27 +168,27 @@ def sink(
         raise UsageError("a stream has no `job=`", hint="Name the stream by `stream=`.")
 
     def write_epoch(df: DataFrame, epoch: int) -> None:
-        name = stream or _query_id(df)
-        load(df, table, to=server, job=f"{table}: stream {name}, epoch {epoch}", **options)
+        query = _query_id(df)
+        if stream is None and query is None:
+            # Spark Connect tells no properties of the query.
+            raise UsageError("the id of the streaming query is not known",
+                             hint="Name the stream by `stream=`, another for each checkpoint.")
+        load(df, table, to=server, job=Epoch(stream or str(query), epoch, query), **options)
 
     return write_epoch
 
 
-def _query_id(df: DataFrame) -> str:
+def _query_id(df: DataFrame) -> str | None:
     """Returns the id of the streaming query, which stays when the query is restarted."""
-    query_id = None
     with suppress(Exception):
         context = df.sparkSession.sparkContext
-        query_id = context.getLocalProperty("sql.streaming.queryId")
-    if not query_id:
-        # Spark Connect tells no properties of the query.
-        raise UsageError("the id of the streaming query is not known",
-                         hint="Name the stream by `stream=`, another for each checkpoint.")
-    return str(query_id)
+        return context.getLocalProperty("sql.streaming.queryId") or None
+    return None
 
 
 def begin_frame(
-    schema: Any, table: str, to: str | None, job: str | None, create: bool, options: dict[str, Any]
+    schema: Any, table: str, to: str | None, job: str | Epoch | None, create: bool,
+    options: dict[str, Any],
 ) -> Ticket:
     """Begins a job that writes rows of Spark's schema."""
     arrow = arrow_schema(schema)
@@ -199,7 +201,7 @@ def _write(
     df: DataFrame,
     table: str,
     to: str | None,
-    job: str | None,
+    job: str | Epoch | None,
     options: dict[str, Any],
     *,
     create: bool,

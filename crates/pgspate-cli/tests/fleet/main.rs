@@ -5,6 +5,7 @@
 mod connections;
 mod driven;
 mod driven_modes;
+mod epochs;
 mod example;
 mod faults;
 mod fences;

@@ -7,6 +7,7 @@
 mod change;
 mod dropped_keys;
 mod emptied;
+mod fleet_epoch;
 mod fleet_job;
 mod fleet_status;
 mod forget;
@@ -40,6 +41,7 @@ pub use dropped_keys::{
     DroppedKeys, check_no_dropped_keys, dropped_keys, is_refused_for_dropped_keys, other_writer,
 };
 pub use emptied::record_emptied_sql;
+pub use fleet_epoch::{EpochOfStream, join_epoch};
 pub use fleet_job::{
     BegunFleetJob, FleetDestination, LockedFleetJob, NewFleetJob, SealedPart, abandoned_fleet_jobs,
     begin_fleet_job, complete_fleet_job, create_job_stage, drop_stage, end_writers, fence_off,

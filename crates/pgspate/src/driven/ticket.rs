@@ -47,6 +47,20 @@ pub struct FleetJobOptions {
     pub buffer: u32,
     /// The caller's options of a sync, which [`complete`](super::complete) gets parsed.
     pub sync: Vec<String>,
+    /// The epoch of a stream that the job writes; `None` if it writes no stream.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<StreamEpoch>,
+}
+
+/// An epoch of a stream. The engine may repeat it, with the same rows in other parts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamEpoch {
+    /// The stream's name.
+    pub stream: String,
+    /// The epoch's number. Numbers grow.
+    pub number: i64,
+    /// The id of the query that counts the epochs, if it is known. Another query counts anew.
+    pub query: Option<String>,
 }
 
 /// What tasks need to write parts of a job.
