@@ -52,8 +52,7 @@ class DefaultSource(DataSource):
         options = parse_options(self.options, overwrite=overwrite)
         for note in options.notes:
             warnings.warn(note, stacklevel=2)
-        ticket = begin_frame(schema, options.table, options.to, options.job, options.create,
-                             options.begin)
+        ticket = begin_frame(options, schema, options.create)
         return PartWriter(ticket, options)
 
     def streamWriter(  # noqa: N802
@@ -87,13 +86,12 @@ class PartWriter(DataSourceArrowWriter):
 
     def __init__(self, ticket: Ticket, options: SparkOptions) -> None:
         self.ticket = ticket
-        self.columns = options.columns
-        self.ignore_unknown = options.ignore_unknown
+        self.options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PartMessage:
         if self.ticket.is_complete:
             return PartMessage(None)
-        receipt = write_batches(self.ticket, iterator, self.columns, self.ignore_unknown)
+        receipt = write_batches(self.options, self.ticket, iterator)
         return PartMessage(receipt)
 
     def commit(self, messages: list[Any]) -> None:

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter
 
-from ._engine import begin, create_table
 from ._errors import Error, LedgerError
 from ._spark_options import SparkOptions
 from ._spark_source import PartMessage, complete
@@ -46,7 +45,7 @@ class EpochWriter(DataSourceStreamArrowWriter):
     def __init__(self, schema: StructType, options: SparkOptions) -> None:
         arrow = arrow_schema(schema)
         if options.create:
-            create_table(arrow, options.table, options.to, options.begin.get("key", []))
+            options.create_table(arrow)
         self.options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> EpochMessage:
@@ -64,9 +63,7 @@ class EpochWriter(DataSourceStreamArrowWriter):
         ticket = self._begin(query, int(number))
         if ticket.is_complete:
             return EpochMessage(None, query)
-        receipt = write_batches(ticket, chain([first], rows), self.options.columns,
-                                self.options.ignore_unknown)
-        return EpochMessage(receipt, query)
+        return EpochMessage(write_batches(self.options, ticket, chain([first], rows)), query)
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
         query = next((message.query for message in messages if message is not None), None)
@@ -86,6 +83,5 @@ class EpochWriter(DataSourceStreamArrowWriter):
                 return
 
     def _begin(self, query: str, number: int) -> Ticket:
-        options = self.options
-        epoch = Epoch(options.stream or query, number, query)
-        return begin(options.table, options.to, epoch, options.begin)
+        epoch = Epoch(self.options.stream or query, number, query)
+        return replace(self.options, job=epoch).begin()

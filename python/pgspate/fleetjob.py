@@ -69,12 +69,13 @@ class JobReport(Report):
     Attributes:
         job: Number of the job in the ledger.
         table: Name of the table, written as in SQL.
-        rows_in: Rows of all parts.
+        rows_in: Rows of all parts, with those that were rejected.
         rows_written: Rows written to the table: inserted or updated. A trigger may have left out
             some.
         inserted: Rows inserted.
         updated: Rows updated.
         deleted: Rows deleted by a sync. Rows that a job replaces are not counted.
+        rejected: Rows rejected. ``pgspate.reject`` has them under the number of the job.
         parts: Number of parts.
         losers: Attempts that wrote all their rows, but whose rows were left out.
         warnings: What the user should know.
@@ -87,6 +88,7 @@ class JobReport(Report):
     inserted: int = 0
     updated: int = 0
     deleted: int = 0
+    rejected: int = 0
     parts: int = 0
     losers: int = 0
     warnings: list[str] = field(default_factory=list)
@@ -96,7 +98,8 @@ class JobReport(Report):
         changes = ""
         if self.updated or self.deleted or self.inserted != self.rows_in:
             changes = f": {self.inserted} inserted, {self.updated} updated, {self.deleted} deleted"
-        return f"{rows} in {counted(self.parts, 'part')} to {self.table}{changes}"
+        rejected = f", {self.rejected} rejected" if self.rejected else ""
+        return f"{rows} in {counted(self.parts, 'part')} to {self.table}{changes}{rejected}"
 
 
 @dataclass(frozen=True)
@@ -178,6 +181,7 @@ def begin_write(
     stable_parts: bool = False,
     connections: int | None = None,
     buffer: int = 64,
+    max_rejects: int | None = None,
     key: Names = (),
     scope_by: Names = (),
     scope: str | None = None,
@@ -204,6 +208,10 @@ def begin_write(
             ``commit="task"`` keeps the parts that are written, and otherwise it is refused.
         connections: Number of connections that all tasks may have at the same time.
         buffer: MiB of an Arrow stream that a task reads before it connects.
+        max_rejects: Reject up to this number of bad rows, in all parts that count. The table
+            ``pgspate.reject`` gets them when the job completes. Default: a bad row fails its task.
+            Tasks check types alone, unless they commit: rows that a constraint refuses fail the
+            job.
         key: As for `pgspate.sync`, like all that follow. Only for ``mode="sync"``.
         scope_by: As for `pgspate.sync`.
         scope: As for `pgspate.sync`.
@@ -251,6 +259,8 @@ def begin_write(
         "buffer": buffer,
         "sync": command_arguments(sync, has_source=True) if mode == "sync" else [],
     }
+    if max_rejects is not None:
+        options["max_rejects"] = max_rejects
     if isinstance(job, Epoch):
         options["epoch"] = asdict(job)
         job = None

@@ -364,7 +364,7 @@ fn random_faults_neither_lose_nor_double_rows() {
 
 /// A way to write a job's rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum JobWay {
+pub(crate) enum JobWay {
     Append,
     AppendToEmpty,
     ByTask,
@@ -373,7 +373,7 @@ enum JobWay {
 }
 
 impl JobWay {
-    const ALL: [JobWay; 5] =
+    pub(crate) const ALL: [JobWay; 5] =
         [JobWay::Append, JobWay::Upsert, JobWay::ByTask, JobWay::AppendToEmpty, JobWay::Replace];
 
     fn options(self) -> FleetJobOptions {
@@ -394,16 +394,16 @@ fn short_limits() -> WaitLimits {
 }
 
 /// A driver and its tasks, over a connection with a fault.
-struct DriverRun<'a> {
-    scene: &'a DriverScene,
-    dsn: Dsn,
-    limits: WaitLimits,
-    way: JobWay,
+pub(crate) struct DriverRun<'a> {
+    pub(crate) scene: &'a DriverScene,
+    pub(crate) dsn: Dsn,
+    pub(crate) limits: WaitLimits,
+    pub(crate) way: JobWay,
 }
 
 impl DriverRun<'_> {
     /// Writes two parts of two rows, in the first of which an attempt may be repeated.
-    fn drive(&self, name: &str, (first, last): (i32, i32)) -> Result<FleetJobReport> {
+    pub(crate) fn drive(&self, name: &str, (first, last): (i32, i32)) -> Result<FleetJobReport> {
         let handle = self.scene.runtime.handle();
         let (dsn, limits) = (&self.dsn, self.limits);
         let upsert = SyncOptions { scope: Scope::NoDelete, ..SyncOptions::default() };

@@ -113,10 +113,9 @@ fn a_stream_outlives_an_exchange_of_its_table() {
 fn options_that_an_epoch_cannot_have_are_refused() {
     let scene = DriverScene::new();
     let by_task = FleetJobOptions { commit: FleetCommit::Task, ..epoch(0, None) };
-    for refused in [
-        scene.begin_with(None, by_task, None),
-        scene.begin_with(Some("job"), epoch(0, None), None),
-    ] {
+    for refused in
+        [scene.begin_with(None, by_task, None), scene.begin_with(Some("job"), epoch(0, None), None)]
+    {
         assert_eq!(refused.unwrap_err().kind(), ErrorKind::Usage);
     }
 }

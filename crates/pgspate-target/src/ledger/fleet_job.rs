@@ -7,6 +7,7 @@
 
 use tokio_postgres::{Client, Row};
 
+use super::fleet_reject::mark_attempts;
 use super::identity::{digest_texts, lock_key};
 use super::job::{JobId, ledger_error};
 use super::{fleet_epoch, lock, schema, shadow, trust};
@@ -55,6 +56,8 @@ pub struct NewFleetJob<'a> {
     pub options: &'a str,
     /// Where attempts write.
     pub destination: FleetDestination,
+    /// Whether the stage has the column [`ATTEMPT_COLUMN`](super::ATTEMPT_COLUMN).
+    pub marks_attempts: bool,
 }
 
 /// The table that attempts write to.
@@ -191,6 +194,7 @@ pub(super) async fn insert_job(
     if new.destination == FleetDestination::Stage {
         create_stage_schema(client, job, new.table).await?;
         create_stage(client, job, 1, (new.table_oid, new.table)).await?;
+        mark_attempts(client, job, 1, new).await?;
     }
     Ok(BegunFleetJob { job, fence: 1, is_complete: false })
 }
@@ -245,6 +249,7 @@ async fn begin_again(
             create_stage_schema(client, job, new.table).await?;
         }
         create_stage(client, job, fence + 1, (new.table_oid, new.table)).await?;
+        mark_attempts(client, job, fence + 1, new).await?;
     }
     Ok(Some(BegunFleetJob { job, fence: fence + 1, is_complete }))
 }
@@ -506,7 +511,7 @@ pub async fn fleet_job_table(client: &Client, job: i64) -> Result<Option<u32>> {
 pub async fn complete_fleet_job(
     client: &Client,
     job: i64,
-    [rows_in, rows_written]: [i64; 2],
+    [rows_in, rows_written, rows_rejected]: [i64; 3],
     report: &str,
 ) -> Result<()> {
     let sql = "with done as (update pgspate.fleet_job set report = $4 \
@@ -515,9 +520,9 @@ pub async fn complete_fleet_job(
                     earlier as (delete from pgspate.job e using pgspate.job j \
                                 where EARLIER_EPOCHS and j.job operator(pg_catalog.=) $1) \
                update pgspate.job set finished = pg_catalog.clock_timestamp(), rows_in = $2, \
-                   rows_written = $3 where job operator(pg_catalog.=) $1";
+                   rows_written = $3, rows_rejected = $5 where job operator(pg_catalog.=) $1";
     let sql = sql.replace("EARLIER_EPOCHS", fleet_epoch::EARLIER);
-    let values: [&dyn TypedParameter; 4] = [&job, &rows_in, &rows_written, &report];
+    let values: [&dyn TypedParameter; 5] = [&job, &rows_in, &rows_written, &report, &rows_rejected];
     client.run_statement(&sql, &values).await.map(drop).map_err(ledger_error())
 }
 

@@ -9,6 +9,7 @@ mod dropped_keys;
 mod emptied;
 mod fleet_epoch;
 mod fleet_job;
+mod fleet_reject;
 mod fleet_status;
 mod forget;
 mod found_jobs;
@@ -48,6 +49,7 @@ pub use fleet_job::{
     find_part, fleet_job_table, is_part_sealed, lock_fence, lock_fleet_job, move_fleet_jobs,
     read_parts, seal_part, stage_columns, stage_name, take_job_slot,
 };
+pub use fleet_reject::{ATTEMPT_COLUMN, insert_attempt_rejects, keep_rejects};
 pub use fleet_status::{
     FailedMember, FleetReport, SlowestMember, forget_fleet, list_fleets, read_fleet,
 };

@@ -62,6 +62,7 @@ pub fn begin(
             table: &target.sql_name,
             options: &stored,
             destination: destination(client, &target, &options).await?,
+            marks_attempts: options.max_rejects.is_some(),
         };
         let epoch_name = options.epoch.as_ref().map(StreamEpoch::title);
         let begun = match &options.epoch {
@@ -108,7 +109,8 @@ async fn destination(
     options: &FleetJobOptions,
 ) -> Result<FleetDestination> {
     let is_plain = target.kind == 'r' && target.storage == TableStorage::Plain;
-    if options.epoch.is_some() {
+    let needs_stage = options.epoch.is_some() || options.max_rejects.is_some();
+    if needs_stage && options.commit == FleetCommit::Job {
         return Ok(FleetDestination::Stage);
     }
     Ok(match (options.commit, options.mode) {

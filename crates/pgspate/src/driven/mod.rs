@@ -15,6 +15,7 @@ mod complete;
 mod connection;
 mod merge;
 mod part;
+mod rejects;
 mod staged;
 mod ticket;
 
