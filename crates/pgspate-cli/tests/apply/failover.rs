@@ -1,8 +1,10 @@
 //! The source of a slot dies, and a standby with the slot takes over.
 
+use std::fs;
+
 use pgspate_embedded::{ThrowawayServer, testing};
 
-use crate::run::{Run, ask, finish, spawn, wait_until};
+use crate::run::{Run, ask, finish, spawn, try_ask, wait_until};
 use crate::source::CONF;
 use crate::support::LoadCase;
 use crate::{command, rows};
@@ -61,11 +63,17 @@ fn insert(server: &ThrowawayServer, from: u32, upto: u32) {
     ask(&server.dsn(), &format!("insert into t select generate_series({from}, {upto})"));
 }
 
+/// Promotes a standby. Its sessions may be lost meanwhile, so each question is asked again. A failure
+/// prints the log of the standby.
 fn promote(standby: &ThrowawayServer) {
-    ask(&standby.dsn(), "select pg_promote()");
-    wait_until("the standby is promoted", || {
-        ask(&standby.dsn(), "select pg_is_in_recovery()") == "f"
-    });
+    let promoted = || {
+        if let Err(lost) = try_ask(&standby.dsn(), "select pg_promote()") {
+            let log = fs::read_to_string(standby.log()).unwrap_or_default();
+            eprintln!("pg_promote failed: {lost}\nThe standby's log:\n{log}");
+        }
+        try_ask(&standby.dsn(), "select pg_is_in_recovery()").is_ok_and(|answer| answer == "f")
+    };
+    wait_until("the standby is promoted", promoted);
 }
 
 /// The new primary may lack changes that pgspate applied, even if its WAL is longer than the
