@@ -80,7 +80,8 @@ $(BARE)/made: python/tests/requirements-bare.txt
 
 # Writes from real engines, with tasks, executors and nodes that die. The second run of mypy sees the
 # engines' own types.
-FLEET_TYPED = pgspate/spark.py pgspate/_spark_source.py pgspate/ray.py pgspate/dlt.py pyspark_pgspate
+FLEET_TYPED = pgspate/spark.py pgspate/_spark_source.py pgspate/_spark_stream.py pgspate/ray.py \
+	pgspate/dlt.py pyspark_pgspate
 test-fleet: $(VENV)/made $(FLEET)/made $(AIRFLOW)/made
 	@java -version 2> /dev/null || { \
 		echo "Java 17 is missing: apt-get install default-jre-headless"; exit 1; \

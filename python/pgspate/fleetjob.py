@@ -251,7 +251,7 @@ def begin_write(
         check_scope(sync)
     elif given := [name for name, value in sync.items() if value]:
         raise UsageError(f'`{given[0]}=` is for a job with `mode="sync"`')
-    options = {
+    options: dict[str, Any] = {
         "mode": mode,
         "commit": commit,
         "stable_parts": stable_parts,
