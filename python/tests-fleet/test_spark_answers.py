@@ -1,21 +1,17 @@
-"""Answers to commits of tasks are lost: each row is written once. JDBC writes some rows twice."""
+"""Answers to commits of tasks are lost: each row is written once."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import psycopg
 import pytest
 
 import pgspate.spark
-from conftest import HERE
 from pgspate import _engine
 from proxy import CommitSwallower
 
 ROWS, PARTS, LOST = 8000, 8, 3
-JARS = sorted((HERE.parents[1] / "target/jdbc").glob("postgresql-*.jar"))
 
 
 @pytest.fixture
@@ -64,16 +60,3 @@ def test_a_lost_answer_doubles_nothing(
     assert (report.rows_written, report.parts) == (ROWS, PARTS)
     assert proxy.swallowed == LOST
     assert counts(table) == (ROWS, ROWS)
-
-
-@pytest.mark.skipif(not JARS, reason="the JDBC driver is missing: make test-fleet fetches it")
-def test_jdbc_doubles_the_rows_of_a_lost_answer(table, swallow):
-    """This is what the page on Spark compares with. The table has no key."""
-    proxy, proxied = swallow(rb"insert into")
-    url = f"jdbc:postgresql://127.0.0.1:{proxy.port}/{proxied['dbname']}"
-    program = [sys.executable, str(HERE / "jdbc_driver.py"), str(JARS[-1]), url, proxied["user"]]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert proxy.swallowed == LOST
-    part = ROWS // PARTS
-    assert counts(table) == (ROWS + LOST * part, ROWS)
