@@ -1,4 +1,4 @@
-"""What the modules for engines share: the options of a job, and how it begins."""
+"""Describes and begins jobs with the user's options, for the modules of Spark, Ray and dlt."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class LoadJobOptions(JobOptions, total=False):
     commit: Literal["job", "task"] | None
 
 
-# The words of engines for what `begin_write` does.
+# Write modes by the names that Spark, Ray and dlt use, as options of `begin_write`.
 _MODES: dict[str, dict[str, Any]] = {
     "append": {},
     "overwrite": {"mode": "replace"},

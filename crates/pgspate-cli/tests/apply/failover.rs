@@ -54,7 +54,7 @@ fn apply_from(server: &ThrowawayServer, case: &LoadCase, args: &str) -> Run {
 
 /// Runs `pgspate apply` from the server's slot, which must succeed.
 #[track_caller]
-fn applied_from(server: &ThrowawayServer, case: &LoadCase, args: &str) {
+fn apply_successfully_from(server: &ThrowawayServer, case: &LoadCase, args: &str) {
     let run = apply_from(server, case, args);
     assert_eq!(run.status, Some(0), "{}", run.stderr);
 }
@@ -63,8 +63,8 @@ fn insert(server: &ThrowawayServer, from: u32, upto: u32) {
     ask(&server.dsn(), &format!("insert into t select generate_series({from}, {upto})"));
 }
 
-/// Promotes a standby. Its sessions may be lost meanwhile, so each question is asked again. A failure
-/// prints the log of the standby.
+/// Promotes a standby. Its sessions may be lost meanwhile, so each query is sent again. After a
+/// failure, prints the log of the standby.
 fn promote(standby: &ThrowawayServer) {
     let promoted = || {
         if let Err(lost) = try_ask(&standby.dsn(), "select pg_promote()") {
@@ -82,12 +82,12 @@ fn promote(standby: &ThrowawayServer) {
 fn a_promoted_standby_that_lacks_changes_is_refused() {
     let primary = primary();
     let case = LoadCase::new("create table t (id int primary key)");
-    applied_from(&primary, &case, "--create-slot");
+    apply_successfully_from(&primary, &case, "--create-slot");
     insert(&primary, 1, 3);
-    applied_from(&primary, &case, "");
+    apply_successfully_from(&primary, &case, "");
     let standby = standby_of(&primary, false);
     insert(&primary, 4, 5);
-    applied_from(&primary, &case, "");
+    apply_successfully_from(&primary, &case, "");
     primary.kill().unwrap();
     promote(&standby);
     insert(&standby, 100, 20_000);
@@ -102,10 +102,10 @@ fn a_promoted_standby_that_lacks_changes_is_refused() {
 fn a_promoted_standby_that_had_all_changes_continues_the_stream() {
     let primary = primary();
     let case = LoadCase::new("create table t (id int primary key)");
-    applied_from(&primary, &case, "--create-slot");
+    apply_successfully_from(&primary, &case, "--create-slot");
     let standby = standby_of(&primary, true);
     insert(&primary, 1, 3);
-    applied_from(&primary, &case, "");
+    apply_successfully_from(&primary, &case, "");
     let end = ask(&primary.dsn(), "select pg_current_wal_lsn()");
     let has_all = format!("select pg_last_wal_replay_lsn() >= '{end}'");
     wait_until("the standby has all changes", || ask(&standby.dsn(), &has_all) == "t");
@@ -113,7 +113,7 @@ fn a_promoted_standby_that_had_all_changes_continues_the_stream() {
     promote(&standby);
     for nth in [4, 5] {
         insert(&standby, nth, nth);
-        applied_from(&standby, &case, "");
+        apply_successfully_from(&standby, &case, "");
     }
     assert_eq!(rows(&case, "t"), "(1) (2) (3) (4) (5)");
     let digest = ask(&case.db.dsn(), "select digest from pgspate.stream");

@@ -1,4 +1,4 @@
-//! Jobs of engines with a driver, in other ways than appending through a stage.
+//! Jobs of distributed engines such as Spark, in other ways than appending through a stage.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 

@@ -362,7 +362,7 @@ fn unnamed_part_error(
     let is_named = |part: i64| winners.iter().any(|it| it.part == part);
     let part = sealed.iter().map(|it| it.part).filter(|part| !is_named(*part)).min();
     let message = format!(
-        "part {} of {} is in the table, but there is no receipt of it",
+        "part {} of {} is in the table, but there is no receipt for this part",
         part.unwrap_or_default(),
         ticket.title()
     );

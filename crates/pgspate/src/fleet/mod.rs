@@ -167,7 +167,7 @@ pub(crate) fn check_name(what: &str, name: &str) -> Result<()> {
     Err(Error::new(ErrorKind::Usage, message))
 }
 
-/// Returns whether the name is a random UUID (version 4), as engines give to their jobs.
+/// Returns whether the name is a random UUID (version 4). Distributed engines give such names.
 fn is_random_uuid(name: &str) -> bool {
     let bytes = name.as_bytes();
     let is_dash = |nth: usize| matches!(nth, 8 | 13 | 18 | 23);

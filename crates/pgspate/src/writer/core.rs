@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, TryAcquireError};
+use tokio::sync::{Notify, OnceCell, OwnedSemaphorePermit, Semaphore, TryAcquireError};
 use tokio_postgres::error::SqlState;
 
 use super::WriterOptions;
@@ -20,6 +20,8 @@ use super::unit::{InsertOutcome, Unit};
 use super::waiting::WaitingSessions;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::{Connection, Dsn};
+use pgspate_target::ledger::{ensure_ledger, prune_requests};
+use pgspate_target::session::ReconnectBackoff;
 use pgspate_target::{
     SessionSettings, TargetTable, TypedQuery, read_session, server_error, suggest_table,
 };
@@ -30,6 +32,8 @@ const IDLE_LIMIT: Duration = Duration::from_secs(60);
 const ROOM_UNIT: usize = 1024;
 /// The most shapes that are kept.
 const SHAPES_MAX: usize = 1000;
+/// How often old idempotency keys are forgotten.
+const PRUNE_INTERVAL: Duration = Duration::from_secs(600);
 /// How long the facts of a table are used before they are read again.
 const FACTS_LIFETIME: Duration = Duration::from_secs(5);
 
@@ -57,6 +61,10 @@ pub(super) struct WriterCore {
     is_closing: AtomicBool,
     next_call: AtomicU64,
     shapes: Mutex<HashMap<InsertRequest, KeptShape>>,
+    /// Set once the ledger, which has the idempotency keys, exists.
+    ledger: OnceCell<()>,
+    /// When old idempotency keys were last forgotten.
+    pruned: Mutex<Option<Instant>>,
     /// The session that reads what tables are.
     facts: tokio::sync::Mutex<Option<Connection>>,
 }
@@ -95,7 +103,12 @@ impl WriterCore {
             waiting: WaitingSessions::new(waiters.max(1)),
             room: Arc::new(Semaphore::new(room_size as usize)),
             room_size,
-            lanes: Mutex::new(LaneState { queue: UnitQueue::default(), governor, open: 0, busy: 0 }),
+            lanes: Mutex::new(LaneState {
+                queue: UnitQueue::default(),
+                governor,
+                open: 0,
+                busy: 0,
+            }),
             counters: WriterCounters::default(),
             runtime: runtime.clone(),
             work: Notify::new(),
@@ -103,6 +116,8 @@ impl WriterCore {
             is_closing: AtomicBool::new(false),
             next_call: AtomicU64::new(0),
             shapes: Mutex::new(HashMap::new()),
+            ledger: OnceCell::new(),
+            pruned: Mutex::new(None),
             facts: tokio::sync::Mutex::new(Some(connection)),
             dsn,
             options,
@@ -115,6 +130,9 @@ impl WriterCore {
         shape: &Arc<InsertShape>,
         records: Vec<EncodedRows>,
     ) -> Result<Vec<Result<InsertOutcome>>> {
+        if records.iter().any(EncodedRows::has_key) {
+            self.prepare_keys().await?;
+        }
         let call = self.next_call.fetch_add(1, Ordering::Relaxed);
         let mut units = Vec::with_capacity(records.len());
         let mut receivers = Vec::with_capacity(records.len());
@@ -134,6 +152,32 @@ impl WriterCore {
             answers.push(receiver.await.unwrap_or_else(|_| Err(closed_error())));
         }
         Ok(answers)
+    }
+
+    /// Creates the ledger before the first call with an idempotency key, and forgets old keys from
+    /// time to time.
+    async fn prepare_keys(self: &Arc<WriterCore>) -> Result<()> {
+        let create = async || {
+            let mut kept = self.facts.lock().await;
+            ensure_ledger(&self.facts_connection(&mut kept).await?.client).await
+        };
+        self.ledger.get_or_try_init(create).await?;
+        {
+            let mut pruned = self.pruned.lock().unwrap_or_else(PoisonError::into_inner);
+            if pruned.is_some_and(|at| at.elapsed() < PRUNE_INTERVAL) {
+                return Ok(());
+            }
+            *pruned = Some(Instant::now());
+        }
+        let core = self.clone();
+        self.runtime.spawn(async move {
+            let mut kept = core.facts.lock().await;
+            if let Ok(connection) = core.facts_connection(&mut kept).await {
+                // Old keys do no harm. The next time comes soon.
+                let _ = prune_requests(&connection.client, core.options.keep_keys).await;
+            }
+        });
+        Ok(())
     }
 
     /// Takes room for a unit. Waits for room, or refuses, as the options say.
@@ -251,6 +295,12 @@ impl WriterCore {
         unit.answer(answer);
     }
 
+    /// Tells a caller that nobody knows whether its records were written.
+    pub(super) fn answer_unknown(&self, unit: Unit, lost: &Error) {
+        self.counters.count_unknown();
+        unit.answer_unknown(lost);
+    }
+
     /// Writes a unit that waits for a lock with a session of its own.
     pub(super) fn wait_alone(self: &Arc<WriterCore>, unit: Unit) {
         self.counters.count_lock_wait();
@@ -262,7 +312,7 @@ impl WriterCore {
     pub(super) fn note_refusal(&self, shape: &InsertShape, error: &Error) {
         let code = error.sqlstate().map_or("", SqlState::code);
         // A row of another type, a lost column, table, privilege or unique index.
-        if matches!(code, "42804" | "42703" | "42P01" | "42501" | "42P10") {
+        if matches!(code, "42804" | "42703" | "42P01" | "42501" | "42P10" | "08P01") {
             self.forget(shape);
         }
     }
@@ -287,7 +337,12 @@ impl WriterCore {
             }
             return Ok(shape);
         }
-        let shape = Arc::new(self.read_shape(request).await?);
+        // Many callers may ask for a new shape at once. All of them get the first one's.
+        let mut connection = self.facts.lock().await;
+        if let Some(kept) = self.shapes().get(request) {
+            return Ok(kept.shape.clone());
+        }
+        let shape = Arc::new(self.read_shape(&mut connection, request).await?);
         let mut shapes = self.shapes();
         if shapes.len() >= SHAPES_MAX {
             shapes.clear();
@@ -304,7 +359,8 @@ impl WriterCore {
         }
         let (core, shape) = (self.clone(), shape.clone());
         self.runtime.spawn(async move {
-            match core.read_shape(&shape.request).await {
+            let mut connection = core.facts.lock().await;
+            match core.read_shape(&mut connection, &shape.request).await {
                 Ok(now) if now.is_like(&shape) => {}
                 Ok(_) => core.forget(&shape),
                 Err(error) if error.kind() == ErrorKind::Connect => {}
@@ -313,22 +369,47 @@ impl WriterCore {
         });
     }
 
-    async fn read_shape(&self, request: &InsertRequest) -> Result<InsertShape> {
-        let mut kept = self.facts.lock().await;
-        if kept.as_ref().is_none_or(Connection::is_closed) {
-            *kept = Some(self.dsn.connect("pgspate write").await?);
-        }
-        let Some(connection) = &*kept else { return Err(closed_error()) };
-        let (table, session, has_rules) = read_facts(connection, &request.table).await?;
-        drop(kept);
+    /// Reads a shape. Connects again if the server was lost, until the time limit.
+    async fn read_shape(
+        &self,
+        kept: &mut Option<Connection>,
+        request: &InsertRequest,
+    ) -> Result<InsertShape> {
+        let mut backoff = ReconnectBackoff::new(self.options.limits.retry_for);
+        let (table, session, has_rules) = loop {
+            match self.try_read_facts(kept, &request.table).await {
+                Ok(facts) => break facts,
+                Err(error) if error.is_retryable() => {
+                    *kept = None;
+                    let Some(pause) = backoff.next_pause() else { return Err(error) };
+                    tokio::time::sleep(pause).await;
+                }
+                Err(error) => return Err(error),
+            }
+        };
         table.check_is_user_schema()?;
-        InsertShape::new(
-            request.clone(),
-            &table,
-            &session,
-            self.options.shares_triggers,
-            has_rules,
-        )
+        let shares_triggers = self.options.shares_triggers;
+        InsertShape::new(request.clone(), &table, &session, shares_triggers, has_rules)
+    }
+
+    async fn try_read_facts(
+        &self,
+        kept: &mut Option<Connection>,
+        table: &str,
+    ) -> Result<(TargetTable, SessionSettings, bool)> {
+        read_facts(self.facts_connection(kept).await?, table).await
+    }
+
+    /// Returns the session that reads facts. Connects if there is none.
+    async fn facts_connection<'a>(
+        &self,
+        kept: &'a mut Option<Connection>,
+    ) -> Result<&'a Connection> {
+        let connection = match kept.take().filter(|connection| !connection.is_closed()) {
+            Some(connection) => connection,
+            None => self.dsn.connect("pgspate write").await?,
+        };
+        Ok(kept.insert(connection))
     }
 
     /// Returns what the writer has done so far.

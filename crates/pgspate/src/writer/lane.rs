@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use tokio_postgres::error::SqlState;
 
+use super::core::WriterCore;
+use super::governor::SetSize;
 use super::session::{RecordSession, WriteFailure, copy_error};
 use super::unit::{InsertOutcome, Unit, UnitWay};
-use super::governor::SetSize;
-use super::core::WriterCore;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::session::ReconnectBackoff;
 
@@ -137,11 +137,14 @@ impl RecordLane {
                     return Sent::Unsent(units);
                 }
                 Err(WriteFailure::Sent(error)) if error.kind() == ErrorKind::Connect => {
-                    self.lose(units, &error);
-                    return Sent::Unsent(sets.into_iter().flatten().collect());
+                    let mut unsent = self.lose(units, &error);
+                    unsent.extend(sets.into_iter().flatten());
+                    return Sent::Unsent(unsent);
                 }
                 Err(WriteFailure::Sent(error)) if error.kind() == ErrorKind::OutcomeUnknown => {
-                    units.into_iter().for_each(|unit| self.core.answer(unit, Err(copy_error(&error))));
+                    units
+                        .into_iter()
+                        .for_each(|unit| self.core.answer(unit, Err(copy_error(&error))));
                 }
                 Err(WriteFailure::Unsent(error) | WriteFailure::Sent(error)) => {
                     self.size.note_refused(rows);
@@ -165,8 +168,7 @@ impl RecordLane {
                     self.size.note_written();
                 }
                 self.core.counters.count_statements(units.len());
-                self.answer(units, answers);
-                Sent::Answered
+                self.answer(units, answers)
             }
             Err(error) => self.refuse_unsent(units, &error),
         }
@@ -179,25 +181,26 @@ impl RecordLane {
             let Some(session) = &mut self.session else {
                 return Sent::Unsent(std::iter::once(unit).chain(units).collect());
             };
-            match session.write_transaction(&unit).await {
+            let sent = match session.write_transaction(&unit).await {
                 Ok(answer) => self.answer(vec![unit], vec![answer]),
-                Err(error) => {
-                    if let Sent::Unsent(mut unsent) = self.refuse_unsent(vec![unit], &error) {
-                        unsent.extend(units);
-                        return Sent::Unsent(unsent);
-                    }
-                }
+                Err(error) => self.refuse_unsent(vec![unit], &error),
+            };
+            if let Sent::Unsent(mut unsent) = sent {
+                unsent.extend(units);
+                return Sent::Unsent(unsent);
             }
         }
         Sent::Answered
     }
 
     /// Answers units with their results. A unit that waits for a lock gets a session of its own.
-    fn answer(&mut self, units: Vec<Unit>, answers: Vec<Result<InsertOutcome>>) {
+    /// Returns the units that must be sent again, because the session was lost.
+    fn answer(&mut self, units: Vec<Unit>, answers: Vec<Result<InsertOutcome>>) -> Sent {
+        let mut unsent = Vec::new();
         for (unit, answer) in units.into_iter().zip(answers) {
             match answer {
                 Err(error) if error.kind() == ErrorKind::Connect => {
-                    self.lose(vec![unit], &error);
+                    unsent.extend(self.lose(vec![unit], &error));
                 }
                 Err(error) if error.sqlstate() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
                     self.core.wait_alone(unit);
@@ -205,11 +208,16 @@ impl RecordLane {
                 answer => {
                     if let Err(error) = &answer {
                         self.core.note_refusal(&unit.shape, error);
+                        if error.sqlstate() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION) {
+                            // Another server may be the primary now.
+                            self.session = None;
+                        }
                     }
                     self.core.answer(unit, answer);
                 }
             }
         }
+        if unsent.is_empty() { Sent::Answered } else { Sent::Unsent(unsent) }
     }
 
     /// Answers units whose statements could not be prepared. Returns them if the session was lost.
@@ -225,11 +233,18 @@ impl RecordLane {
         Sent::Answered
     }
 
-    /// Answers units whose result was lost together with the session.
-    fn lose(&mut self, units: Vec<Unit>, lost: &Error) {
+    /// Answers units whose result was lost together with the session. Returns those that may be sent
+    /// again.
+    fn lose(&mut self, units: Vec<Unit>, lost: &Error) -> Vec<Unit> {
         self.session = None;
-        self.core.counters.count_unknown(units.len());
-        units.into_iter().for_each(|unit| unit.answer_unknown(lost));
+        let mut again = Vec::new();
+        for mut unit in units {
+            match unit.may_send_again() {
+                true => again.push(unit),
+                false => self.core.answer_unknown(unit, lost),
+            }
+        }
+        again
     }
 }
 

@@ -81,4 +81,3 @@ impl UnitQueue {
         self.turns.is_empty()
     }
 }
-
