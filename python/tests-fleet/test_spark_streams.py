@@ -151,19 +151,24 @@ def test_a_stream_that_is_killed_loses_and_doubles_nothing(table, dsn, tmp_path)
             return subprocess.Popen([sys.executable, DRIVER, dsn, str(tmp_path)], stdout=log,
                                     stderr=log, start_new_session=True)
 
+    def has_written(driver: subprocess.Popen, rows: int) -> bool:
+        assert driver.poll() is None, (tmp_path / "log").read_text()[-3000:]
+        return len(ids(table)) >= rows
+
     for _ in range(KILLS):
         before = len(ids(table))
         wanted = before + ROWS * chance.randrange(1, 4)
         driver = start()
-        wait_until(lambda wanted=wanted: len(ids(table)) >= wanted, "no epoch is written", 180)
-        # The moment lies in the epoch's last steps, or in one of the next epoch's.
+        wait_until(lambda wanted=wanted, driver=driver: has_written(driver, wanted),
+                   "no epoch is written", 600)
+        # The kill hits one of the epoch's last steps, or a step of the next epoch.
         time.sleep(chance.choice([0, chance.uniform(0, 0.5)]))
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait(60)
         found = ids(table)
         assert len(found) == len(set(found))
     driver = start()
-    assert driver.wait(300) == 0, (tmp_path / "log").read_text()[-3000:]
+    assert driver.wait(900) == 0, (tmp_path / "log").read_text()[-3000:]
     assert ids(table) == list(range(files * ROWS))
     assert [done for done, _ in jobs(table)] == [True]
     assert stages_left(table) == []

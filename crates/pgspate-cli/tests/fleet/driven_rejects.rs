@@ -1,4 +1,4 @@
-//! Rejected rows of jobs of engines with a driver.
+//! Rejected rows of jobs of distributed engines such as Spark.
 
 use pgspate::ErrorKind;
 use pgspate::driven::{FleetCommit, FleetJobOptions, FleetMode, FleetTicket};
