@@ -84,7 +84,7 @@ def test_a_server_that_crashes_before_the_completion_is_noticed(spark, monkeypat
         complete = Ticket.complete
 
         def crash_and_complete(ticket, receipts):
-            # Commits of a task do not wait for the disk. This makes them durable, and not the stage.
+            # A task's commit does not wait for the disk. This makes it durable, but not the stage.
             with psycopg.connect(server.dsn, autocommit=True) as db:
                 db.execute("checkpoint")
                 os.kill(db.info.backend_pid, signal.SIGKILL)

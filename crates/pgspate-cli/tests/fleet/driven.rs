@@ -299,11 +299,11 @@ fn a_ledger_of_version_4_is_upgraded() {
     scene
         .case
         .db
-        .run("drop table pgspate.part, pgspate.fleet_job; update pgspate.version set version = 4");
+        .run("drop table pgspate.part, pgspate.fleet_job, pgspate.request; update pgspate.version set version = 4");
     let ticket = scene.begin(None).unwrap();
     let receipt = scene.write(&ticket, 0, 1, 2);
     assert_eq!(scene.complete(&ticket, &[receipt]).unwrap().rows_written, 2);
-    assert_eq!(scene.case.value("select version from pgspate.version"), "5");
+    assert_eq!(scene.case.value("select version from pgspate.version"), "6");
 }
 
 /// Returns whether an error is that of a lost connection, after which the call is repeated.

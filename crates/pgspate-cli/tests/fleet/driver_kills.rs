@@ -25,7 +25,7 @@ fn drive(scene: &DriverScene, way: JobWay, name: &str, ids: (i32, i32), at: u64)
     (proxy.counts().0, proxy.has_fired())
 }
 
-/// From the message on, the driver reaches the server no more, as if it was killed. The next run has
+/// From the message on, the driver cannot reach the server, as if it was killed. The next run has
 /// the same name.
 #[test]
 fn a_driver_that_is_killed_at_any_message_and_run_again_writes_once() {

@@ -1,8 +1,8 @@
 //! Jobs that write the epochs of a stream. The ledger has the job of the latest epoch.
 //!
 //! A job is complete in the transaction that makes its rows visible. So an epoch that the engine
-//! repeats is found complete. Attempts of an epoch that was not completed stay in the stage, and are
-//! left out when it is completed. So a repeated epoch needs no fence.
+//! repeats is found complete. Attempts of an epoch that was not completed stay in the stage. They
+//! are left out when the epoch is completed. So a repeated epoch needs no fence.
 
 use tokio_postgres::Client;
 
@@ -16,7 +16,8 @@ use super::schema;
 use crate::{Error, ErrorKind, Result, TypedQuery};
 
 /// The condition by which a complete job `j` replaces a job `e` of an earlier epoch. A job with a
-/// stage or with rejected rows stays. The user's search path may be set, so operators are qualified.
+/// stage or with rejected rows stays. The user's search path may be set, so operators are
+/// qualified.
 pub(super) const EARLIER: &str = "\
 e.key operator(pg_catalog.=) j.key and e.job operator(pg_catalog.<) j.job
 and e.finished is not null and e.rows_rejected operator(pg_catalog.=) 0
@@ -59,7 +60,8 @@ pub async fn join_epoch(
     in_transaction(client, begun).await
 }
 
-/// Returns the job of the stream's latest epoch. Returns `None` if the epoch's job is to be created.
+/// Returns the job of the stream's latest epoch. Returns `None` if the epoch's job is to be
+/// created.
 async fn find_latest(
     client: &Client,
     key: &str,

@@ -1,4 +1,5 @@
-//! Rejected rows of jobs of distributed engines such as Spark. Rows of the attempts that count stay.
+//! Rejected rows of jobs of distributed engines such as Spark. Rejects of the attempts that count
+//! stay.
 //!
 //! Until the job is complete, `reject.chunk` is the negative number of the attempt's transaction.
 //! Then it is the number of the part. `reject.row` is the row's number within the part.

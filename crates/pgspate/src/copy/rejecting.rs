@@ -27,8 +27,8 @@ pub(crate) struct RejectingCopy {
 /// bad. Blocks; call it from a thread that does not belong to `runtime`.
 ///
 /// # Errors
-/// [`ErrorKind::Server`] if more rows are bad, or for a refusal that is not about a row. An error of
-/// the input or of the connection.
+/// [`ErrorKind::Server`] if more rows are bad, or for a refusal that is not about a row. An error
+/// of the input or of the connection.
 pub(crate) fn run_rejecting(
     job: &CopyJob,
     connection: Connection,

@@ -62,7 +62,8 @@ pub struct StreamEpoch {
     pub stream: String,
     /// The epoch's number. Numbers grow.
     pub number: i64,
-    /// The id of the query that counts the epochs, if it is known. Another query counts from 0 again.
+    /// The id of the query that counts the epochs, if it is known. Another query counts from 0
+    /// again.
     pub query: Option<String>,
 }
 
