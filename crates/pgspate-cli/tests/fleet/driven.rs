@@ -296,10 +296,10 @@ fn an_attempt_that_loses_its_session_before_the_seal_does_not_count() {
 fn a_ledger_of_version_4_is_upgraded() {
     let scene = DriverScene::new();
     assert_eq!(scene.abort(&scene.begin(None).unwrap()), AbortOutcome::Aborted);
-    scene
-        .case
-        .db
-        .run("drop table pgspate.part, pgspate.fleet_job, pgspate.request; update pgspate.version set version = 4");
+    scene.case.db.run(
+        "drop table pgspate.part, pgspate.fleet_job, pgspate.request; \
+         update pgspate.version set version = 4",
+    );
     let ticket = scene.begin(None).unwrap();
     let receipt = scene.write(&ticket, 0, 1, 2);
     assert_eq!(scene.complete(&ticket, &[receipt]).unwrap().rows_written, 2);
