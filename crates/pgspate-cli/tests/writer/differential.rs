@@ -110,9 +110,9 @@ fn random_record(random: &mut TestRandom, columns: &[&str], bad: u64) -> Record 
 
 /// A value that is sent as text.
 #[derive(Debug)]
-struct TextValue<'a>(&'a Option<String>);
+struct PlainText<'a>(&'a Option<String>);
 
-impl ToSql for TextValue<'_> {
+impl ToSql for PlainText<'_> {
     fn to_sql(
         &self,
         _: &Type,
@@ -140,7 +140,7 @@ async fn insert_plainly(client: &Client, table: &str, columns: &[&str], record: 
     let numbers: Vec<String> = (1..=columns.len()).map(|nth| format!("${nth}")).collect();
     let (names, numbers) = (columns.join(", "), numbers.join(", "));
     let sql = format!("insert into {table} ({names}) values ({numbers})");
-    let values: Vec<TextValue<'_>> = record.iter().map(TextValue).collect();
+    let values: Vec<PlainText<'_>> = record.iter().map(PlainText).collect();
     let values: Vec<&(dyn ToSql + Sync)> =
         values.iter().map(|value| value as &(dyn ToSql + Sync)).collect();
     match client.execute(&sql, &values).await {

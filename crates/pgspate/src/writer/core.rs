@@ -16,7 +16,7 @@ use super::lane::RecordLane;
 use super::queue::{SetLimits, UnitQueue};
 use super::rows::EncodedRows;
 use super::shape::{InsertRequest, InsertShape};
-use super::unit::{InsertOutcome, Unit};
+use super::unit::{InsertOutcome, WriteUnit};
 use super::waiting::WaitingSessions;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::{Connection, Dsn};
@@ -138,11 +138,11 @@ impl WriterCore {
         let mut receivers = Vec::with_capacity(records.len());
         for rows in records {
             let room = self.take_room(rows.bytes()).await?;
-            let (unit, receiver) = Unit::new(shape.clone(), rows, call, room);
+            let (unit, receiver) = WriteUnit::new(shape.clone(), rows, call, room);
             receivers.push(receiver);
             units.push(unit);
         }
-        let empty = |unit: &Unit| unit.rows.is_empty();
+        let empty = |unit: &WriteUnit| unit.rows.is_empty();
         for unit in units.extract_if(.., |unit| empty(unit)) {
             unit.answer(Ok(InsertOutcome::default()));
         }
@@ -198,7 +198,7 @@ impl WriterCore {
     }
 
     /// Gives units to a lane.
-    fn queue(self: &Arc<WriterCore>, units: Vec<Unit>) -> Result<()> {
+    fn queue(self: &Arc<WriterCore>, units: Vec<WriteUnit>) -> Result<()> {
         let mut lanes = self.lanes();
         // Under the lock, so that no unit is queued after the last lane has ended.
         if self.is_closing.load(Ordering::Relaxed) {
@@ -223,7 +223,7 @@ impl WriterCore {
     }
 
     /// Waits for units, and takes at most `rows` records. Returns `None` if the lane must end.
-    pub(super) async fn next_units(self: &Arc<WriterCore>, rows: usize) -> Option<Vec<Unit>> {
+    pub(super) async fn next_units(self: &Arc<WriterCore>, rows: usize) -> Option<Vec<WriteUnit>> {
         // Callers that are ready now are in the same set.
         tokio::task::yield_now().await;
         loop {
@@ -254,7 +254,7 @@ impl WriterCore {
         self: &Arc<WriterCore>,
         records: u64,
         units: usize,
-        unsent: impl DoubleEndedIterator<Item = Unit>,
+        unsent: impl DoubleEndedIterator<Item = WriteUnit>,
     ) {
         let mut lanes = self.lanes();
         lanes.busy -= 1;
@@ -287,7 +287,7 @@ impl WriterCore {
     }
 
     /// Answers a unit, and counts the answer.
-    pub(super) fn answer(&self, unit: Unit, answer: Result<InsertOutcome>) {
+    pub(super) fn answer(&self, unit: WriteUnit, answer: Result<InsertOutcome>) {
         match &answer {
             Ok(outcome) => self.counters.count_rows(outcome.rows),
             Err(_) => self.counters.count_refused(),
@@ -296,13 +296,13 @@ impl WriterCore {
     }
 
     /// Tells a caller that the outcome of its records is unknown.
-    pub(super) fn answer_unknown(&self, unit: Unit, lost: &Error) {
+    pub(super) fn answer_unknown(&self, unit: WriteUnit, lost: &Error) {
         self.counters.count_unknown();
         unit.answer_unknown(lost);
     }
 
     /// Writes a unit that waits for a lock with a session of its own.
-    pub(super) fn wait_alone(self: &Arc<WriterCore>, unit: Unit) {
+    pub(super) fn wait_alone(self: &Arc<WriterCore>, unit: WriteUnit) {
         self.counters.count_lock_wait();
         let core = self.clone();
         self.runtime.spawn(async move { core.waiting.write(&core, unit).await });

@@ -12,7 +12,7 @@ use tokio_postgres::error::SqlState;
 use super::core::WriterCore;
 use super::governor::SetSize;
 use super::session::{RecordSession, WriteFailure, copy_error};
-use super::unit::{InsertOutcome, Unit, UnitWay};
+use super::unit::{InsertOutcome, UnitWay, WriteUnit};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::session::ReconnectBackoff;
 
@@ -34,7 +34,7 @@ enum Sent {
     /// All units have their answers.
     Answered,
     /// The session was lost. These units were not sent.
-    Unsent(Vec<Unit>),
+    Unsent(Vec<WriteUnit>),
 }
 
 impl RecordLane {
@@ -65,7 +65,7 @@ impl RecordLane {
     /// Writes units and answers them. Units that were not sent when the server was lost are sent
     /// again until the time limit. Returns the units that another lane must write, because the
     /// server accepts no connection of this lane.
-    async fn write(&mut self, mut units: VecDeque<Unit>) -> VecDeque<Unit> {
+    async fn write(&mut self, mut units: VecDeque<WriteUnit>) -> VecDeque<WriteUnit> {
         let mut backoff = ReconnectBackoff::new(self.core.options.limits.retry_for);
         while !units.is_empty() {
             if let Err(error) = self.open_session().await {
@@ -98,7 +98,7 @@ impl RecordLane {
     }
 
     /// Writes units that may be written in the same way.
-    async fn write_run(&mut self, (way, units): (UnitWay, Vec<Unit>)) -> Sent {
+    async fn write_run(&mut self, (way, units): (UnitWay, Vec<WriteUnit>)) -> Sent {
         match way {
             UnitWay::InSet if units.len() > 1 => self.write_sets(units).await,
             UnitWay::InSet | UnitWay::OwnStatement => self.write_each(units).await,
@@ -107,7 +107,7 @@ impl RecordLane {
     }
 
     /// Writes units by as few statements as possible.
-    async fn write_sets(&mut self, units: Vec<Unit>) -> Sent {
+    async fn write_sets(&mut self, units: Vec<WriteUnit>) -> Sent {
         let mut sets = VecDeque::from([units]);
         while let Some(mut units) = sets.pop_front() {
             if let [_] = &units[..] {
@@ -160,7 +160,7 @@ impl RecordLane {
     }
 
     /// Writes each unit by a statement of its own.
-    async fn write_each(&mut self, units: Vec<Unit>) -> Sent {
+    async fn write_each(&mut self, units: Vec<WriteUnit>) -> Sent {
         let Some(session) = &mut self.session else { return Sent::Unsent(units) };
         match session.write_each(&units).await {
             Ok(answers) => {
@@ -175,7 +175,7 @@ impl RecordLane {
     }
 
     /// Writes each unit in a transaction of its own.
-    async fn write_transactions(&mut self, units: Vec<Unit>) -> Sent {
+    async fn write_transactions(&mut self, units: Vec<WriteUnit>) -> Sent {
         let mut units = units.into_iter();
         while let Some(unit) = units.next() {
             let Some(session) = &mut self.session else {
@@ -195,7 +195,7 @@ impl RecordLane {
 
     /// Answers units with their results. A unit that waits for a lock gets a session of its own.
     /// Returns the units that must be sent again, because the session was lost.
-    fn answer(&mut self, units: Vec<Unit>, answers: Vec<Result<InsertOutcome>>) -> Sent {
+    fn answer(&mut self, units: Vec<WriteUnit>, answers: Vec<Result<InsertOutcome>>) -> Sent {
         let mut unsent = Vec::new();
         for (unit, answer) in units.into_iter().zip(answers) {
             match answer {
@@ -221,7 +221,7 @@ impl RecordLane {
     }
 
     /// Answers units whose statements could not be prepared. Returns them if the session was lost.
-    fn refuse_unsent(&mut self, units: Vec<Unit>, error: &Error) -> Sent {
+    fn refuse_unsent(&mut self, units: Vec<WriteUnit>, error: &Error) -> Sent {
         if error.kind() == ErrorKind::Connect {
             self.session = None;
             return Sent::Unsent(units);
@@ -235,7 +235,7 @@ impl RecordLane {
 
     /// Answers units whose result was lost together with the session. Returns those that may be sent
     /// again.
-    fn lose(&mut self, units: Vec<Unit>, lost: &Error) -> Vec<Unit> {
+    fn lose(&mut self, units: Vec<WriteUnit>, lost: &Error) -> Vec<WriteUnit> {
         self.session = None;
         let mut again = Vec::new();
         for mut unit in units {
@@ -249,8 +249,11 @@ impl RecordLane {
 }
 
 /// Takes the first units that may be written in the same way, and returns that way.
-fn take_run(units: &mut VecDeque<Unit>, are_sets_worthwhile: bool) -> (UnitWay, Vec<Unit>) {
-    let way = |unit: &Unit| match unit.way() {
+fn take_run(
+    units: &mut VecDeque<WriteUnit>,
+    are_sets_worthwhile: bool,
+) -> (UnitWay, Vec<WriteUnit>) {
+    let way = |unit: &WriteUnit| match unit.way() {
         UnitWay::InSet if !are_sets_worthwhile => UnitWay::OwnStatement,
         way => way,
     };

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::unit::Unit;
+use super::unit::WriteUnit;
 
 /// The most records, and bytes of records, that a lane takes at once.
 #[derive(Debug, Clone, Copy)]
@@ -15,7 +15,7 @@ pub(super) struct SetLimits {
 #[derive(Debug, Default)]
 pub(super) struct UnitQueue {
     /// The units of each shape, by the shape's number.
-    shapes: HashMap<u64, VecDeque<Unit>>,
+    shapes: HashMap<u64, VecDeque<WriteUnit>>,
     /// The numbers of the shapes that have units, in the order of their turns.
     turns: VecDeque<u64>,
     records: usize,
@@ -23,7 +23,7 @@ pub(super) struct UnitQueue {
 
 impl UnitQueue {
     /// Appends units of one shape. They are taken in this order.
-    pub(super) fn push(&mut self, units: impl IntoIterator<Item = Unit>) {
+    pub(super) fn push(&mut self, units: impl IntoIterator<Item = WriteUnit>) {
         for unit in units {
             self.records += unit.rows.len();
             self.of_shape(&unit).push_back(unit);
@@ -31,7 +31,7 @@ impl UnitQueue {
     }
 
     /// Puts units back that a lane has taken and not sent.
-    pub(super) fn push_front(&mut self, units: impl DoubleEndedIterator<Item = Unit>) {
+    pub(super) fn push_front(&mut self, units: impl DoubleEndedIterator<Item = WriteUnit>) {
         for unit in units.rev() {
             self.records += unit.rows.len();
             self.of_shape(&unit).push_front(unit);
@@ -39,7 +39,7 @@ impl UnitQueue {
     }
 
     /// Returns the queue of the unit's shape, which gets its turn after the shapes that wait.
-    fn of_shape(&mut self, unit: &Unit) -> &mut VecDeque<Unit> {
+    fn of_shape(&mut self, unit: &WriteUnit) -> &mut VecDeque<WriteUnit> {
         let id = unit.shape.id;
         let waiting = self.shapes.entry(id).or_default();
         if waiting.is_empty() {
@@ -49,10 +49,10 @@ impl UnitQueue {
     }
 
     /// Takes units of one shape, at least one if any waits. Units of one call stay together.
-    pub(super) fn take(&mut self, limits: SetLimits) -> Vec<Unit> {
+    pub(super) fn take(&mut self, limits: SetLimits) -> Vec<WriteUnit> {
         let Some(id) = self.turns.pop_front() else { return Vec::new() };
         let Some(waiting) = self.shapes.get_mut(&id) else { return Vec::new() };
-        let (mut taken, mut rows, mut bytes) = (Vec::<Unit>::new(), 0, 0);
+        let (mut taken, mut rows, mut bytes) = (Vec::<WriteUnit>::new(), 0, 0);
         while let Some(next) = waiting.front() {
             rows += next.rows.len();
             bytes += next.rows.bytes();

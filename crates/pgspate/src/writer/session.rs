@@ -8,7 +8,7 @@ use tokio_postgres::{Row, Statement};
 
 use super::rows::{FieldParameter, RecordArray};
 use super::shape::{InsertShape, StatementKind};
-use super::unit::{InsertOutcome, Unit};
+use super::unit::{InsertOutcome, WriteUnit};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::{Connection, Dsn};
 use pgspate_target::ledger::{RECORD_REQUEST, find_request};
@@ -88,7 +88,7 @@ impl RecordSession {
     /// Writes units by one statement, which commits. All of them are written, or none.
     pub(super) async fn write_set(
         &mut self,
-        units: &[Unit],
+        units: &[WriteUnit],
     ) -> Result<Vec<InsertOutcome>, WriteFailure> {
         let Some(first) = units.first() else { return Ok(Vec::new()) };
         let prepared = self.prepare(&first.shape, SET).await.map_err(WriteFailure::Unsent)?;
@@ -107,7 +107,7 @@ impl RecordSession {
         }
         // The server returns the rows in the order in which it has read them from the array.
         let mut returned = written.returned.into_iter();
-        let outcome = |unit: &Unit| InsertOutcome {
+        let outcome = |unit: &WriteUnit| InsertOutcome {
             rows: unit.rows.len() as u64,
             returned: returned.by_ref().take(unit.rows.len()).collect(),
         };
@@ -121,13 +121,13 @@ impl RecordSession {
     /// If the statements cannot be prepared. Then nothing was sent.
     pub(super) async fn write_each(
         &mut self,
-        units: &[Unit],
+        units: &[WriteUnit],
     ) -> Result<Vec<Result<InsertOutcome>>> {
         let statements = self.prepare_each(units).await?;
         Ok(self.run_each(units, &statements).await)
     }
 
-    async fn prepare_each(&mut self, units: &[Unit]) -> Result<Vec<ShapeStatement>> {
+    async fn prepare_each(&mut self, units: &[WriteUnit]) -> Result<Vec<ShapeStatement>> {
         let mut statements = Vec::with_capacity(units.len());
         for unit in units {
             let kind =
@@ -139,7 +139,7 @@ impl RecordSession {
 
     async fn run_each(
         &self,
-        units: &[Unit],
+        units: &[WriteUnit],
         statements: &[ShapeStatement],
     ) -> Vec<Result<InsertOutcome>> {
         let client = &self.connection.client;
@@ -173,7 +173,7 @@ impl RecordSession {
     }
 
     /// Writes a unit by its own statement.
-    async fn run_unit(&self, unit: &Unit, prepared: &ShapeStatement) -> Result<InsertOutcome> {
+    async fn run_unit(&self, unit: &WriteUnit, prepared: &ShapeStatement) -> Result<InsertOutcome> {
         let (array, fields);
         let mut parameters: Vec<&(dyn ToSql + Sync)> = match prepared.element {
             Some(element) => {
@@ -198,7 +198,7 @@ impl RecordSession {
     /// records, which exist already.
     async fn look_up_key(
         &self,
-        unit: &Unit,
+        unit: &WriteUnit,
         answer: Result<InsertOutcome>,
     ) -> Result<InsertOutcome> {
         let (Some(key), Err(error)) = (&unit.key, &answer) else { return answer };
@@ -220,13 +220,20 @@ impl RecordSession {
     ///
     /// # Errors
     /// If the statement cannot be prepared. Then nothing was sent.
-    pub(super) async fn write_transaction(&mut self, unit: &Unit) -> Result<Result<InsertOutcome>> {
+    pub(super) async fn write_transaction(
+        &mut self,
+        unit: &WriteUnit,
+    ) -> Result<Result<InsertOutcome>> {
         let prepared = self.prepare(&unit.shape, SINGLE).await?;
         let answer = self.run_transaction(unit, &prepared.statement).await;
         Ok(self.look_up_key(unit, answer).await)
     }
 
-    async fn run_transaction(&self, unit: &Unit, statement: &Statement) -> Result<InsertOutcome> {
+    async fn run_transaction(
+        &self,
+        unit: &WriteUnit,
+        statement: &Statement,
+    ) -> Result<InsertOutcome> {
         let shape = &unit.shape;
         let client = &self.connection.client;
         let failed = |error| self.explain_write(shape, error);

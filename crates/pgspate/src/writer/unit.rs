@@ -34,7 +34,7 @@ pub(super) enum UnitWay {
 
 /// The records of one call while they wait or are written.
 #[derive(Debug)]
-pub(super) struct Unit {
+pub(super) struct WriteUnit {
     pub(super) shape: Arc<InsertShape>,
     pub(super) rows: EncodedRows,
     /// The idempotency key of the call, if it has one.
@@ -48,17 +48,17 @@ pub(super) struct Unit {
     _room: OwnedSemaphorePermit,
 }
 
-impl Unit {
+impl WriteUnit {
     /// Makes a unit, and the receiver of its answer.
     pub(super) fn new(
         shape: Arc<InsertShape>,
         mut rows: EncodedRows,
         call: u64,
         room: OwnedSemaphorePermit,
-    ) -> (Unit, oneshot::Receiver<Result<InsertOutcome>>) {
+    ) -> (WriteUnit, oneshot::Receiver<Result<InsertOutcome>>) {
         let (answer, receiver) = oneshot::channel();
         let key = rows.take_key(&shape.request);
-        (Unit { shape, rows, key, losses: 0, call, answer, _room: room }, receiver)
+        (WriteUnit { shape, rows, key, losses: 0, call, answer, _room: room }, receiver)
     }
 
     /// Returns how the unit may be written.

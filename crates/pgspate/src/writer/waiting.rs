@@ -6,7 +6,7 @@ use tokio::sync::Semaphore;
 
 use super::core::WriterCore;
 use super::session::{RecordSession, copy_error};
-use super::unit::{InsertOutcome, Unit, UnitWay};
+use super::unit::{InsertOutcome, UnitWay, WriteUnit};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::session::ReconnectBackoff;
 
@@ -29,7 +29,7 @@ impl WaitingSessions {
     }
 
     /// Writes a unit and answers it. Waits for locks as long as the writer's options say.
-    pub(super) async fn write(&self, core: &Arc<WriterCore>, mut unit: Unit) {
+    pub(super) async fn write(&self, core: &Arc<WriterCore>, mut unit: WriteUnit) {
         let Ok(_permit) = self.permits.acquire().await else { return };
         let mut backoff = ReconnectBackoff::new(core.options.limits.retry_for);
         loop {
@@ -52,7 +52,11 @@ impl WaitingSessions {
     }
 
     /// Sends a unit. An error says that nothing was sent.
-    async fn try_write(&self, core: &WriterCore, unit: &Unit) -> Result<Result<InsertOutcome>> {
+    async fn try_write(
+        &self,
+        core: &WriterCore,
+        unit: &WriteUnit,
+    ) -> Result<Result<InsertOutcome>> {
         let free = self.free().pop().filter(|session| !session.is_closed());
         let mut session = match free {
             Some(session) => session,
