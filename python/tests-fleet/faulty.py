@@ -119,8 +119,8 @@ def end_task(what: str, marks: str) -> None:
         os.kill(_executor(), signal.SIGKILL)
         time.sleep(SECONDS_MAX)
     if what == "stop":
-        # The end of the other processes does not end this one.
-        os.setpgid(0, 0)
+        # In a session of its own, the process outlives the driver and the daemon that forked it.
+        os.setsid()
         Path(marks, "stopping").write_text(str(os.getpid()))
         Path(marks, "stopping").rename(Path(marks, "stopped"))
         os.kill(os.getpid(), signal.SIGSTOP)

@@ -129,7 +129,7 @@ def test_bad_rows_are_rejected(table, dsn):
     assert repr(report).count("1 rejected")
     found = table.execute("select job, chunk, row, column_name from pgspate.reject").fetchall()
     assert found == [(report.job, 3, 1, "id")]
-    with pytest.raises(pgspate.Error, match="could not write a part"):
+    with pytest.raises(pgspate.Error, match="could not write part 0"):
         begin_write("t", to=dsn, max_rejects=0).write(0, [{"id": "x"}])
 
 

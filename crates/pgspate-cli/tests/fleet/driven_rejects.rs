@@ -55,7 +55,7 @@ fn too_many_rejects_fail_the_attempt_or_the_job() {
     let scene = DriverScene::new();
     let ticket = begin(&scene, rejecting(2));
     let error = scene.write_csv(&ticket, 0, "id\nx\n1\ny\nz\n").unwrap_err();
-    assert!(error.to_string().starts_with("could not write a part of job"), "{error}");
+    assert!(error.to_string().starts_with("could not write part 0 of job"), "{error}");
     let two = [
         scene.write_csv(&ticket, 0, "id\nx\n1\n").unwrap(),
         scene.write_csv(&ticket, 1, "id\n2\ny\nz\n").unwrap(),

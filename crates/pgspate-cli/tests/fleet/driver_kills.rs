@@ -21,7 +21,9 @@ fn drive(scene: &DriverScene, way: JobWay, name: &str, ids: (i32, i32), at: u64)
     let dsn = Dsn::resolve(Some(&proxy.dsn()), &Environment::default()).unwrap().unwrap();
     let limits = WaitLimits { retry_for: Duration::ZERO, ..WaitLimits::default() };
     let run = DriverRun { scene, dsn, limits, way };
-    assert_eq!(run.drive(name, ids).is_err(), proxy.has_fired(), "{way:?}, message {at}");
+    // The last messages close connections, and no call waits for them.
+    let done = run.drive(name, ids);
+    assert!(done.is_ok() || proxy.has_fired(), "{way:?}, message {at}: {done:?}");
     (proxy.counts().0, proxy.has_fired())
 }
 
