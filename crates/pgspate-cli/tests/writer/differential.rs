@@ -2,8 +2,9 @@
 //!
 //! A record's outcome may depend on the order in which records are written, but only in one way: of
 //! records with equal keys, one is written. So the records that the writer has written are inserted
-//! singly into an equal table, and must be taken. A refused record must be refused in the same words,
-//! by that table with all rows, or by an empty one: its rival may have been written before or after.
+//! singly into an equal table, and must be taken. A refused record must be refused in the same
+//! words, by that table with all rows, or by an empty one: its rival may have been written before
+//! or after.
 
 use std::fmt::Write as _;
 
@@ -23,7 +24,7 @@ create table parent (id int primary key);
 insert into parent select generate_series(0, 5);
 create function change() returns trigger language plpgsql as $$ begin
   if new.n = 7 then return null; end if;
-  if new.n = 8 then raise exception 'no eights' using errcode = 'P0008', detail = 'a detail'; end if;
+  if new.n = 8 then raise exception 'no eights' using errcode = 'P0008'; end if;
   new.note := coalesce(new.note, 'by trigger'); return new; end $$;
 create function watch() returns trigger language plpgsql as $$ begin
   if new.n = 9 then raise exception 'no nines'; end if; return null; end $$;";

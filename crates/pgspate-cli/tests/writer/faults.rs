@@ -13,8 +13,8 @@ use crate::scene::{
 };
 use crate::test_random::{TestRandom, long_run};
 
-/// Every record that was acknowledged is in the table once, and no refused record is. A record whose
-/// outcome is unknown is in the table at most once.
+/// Every record that was acknowledged is in the table once, and no refused record is. A record
+/// whose outcome is unknown is in the table at most once.
 #[test]
 fn random_faults_lose_and_double_no_record() {
     let db = testing::database();
@@ -66,8 +66,8 @@ fn random_faults_lose_and_double_no_record() {
     assert!(fired > 5, "{fired} faults");
 }
 
-/// With an idempotency key each record is written exactly once: the writer sends it again by itself,
-/// and so does its caller if the writer gives up.
+/// With an idempotency key each record is written exactly once: the writer sends it again by
+/// itself, and so does its caller if the writer gives up.
 #[test]
 fn records_with_keys_are_written_exactly_once_in_spite_of_faults() {
     let db = testing::database();

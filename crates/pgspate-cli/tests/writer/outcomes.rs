@@ -23,7 +23,8 @@ fn records_of_many_callers_are_written_once_each() {
 #[test]
 fn a_refused_record_does_not_touch_the_others() {
     let scene = WriterScene::new(
-        "create table t (id int primary key, n numeric(4, 1) check (n >= 0), word varchar(3) not null)",
+        "create table t (id int primary key, n numeric(4, 1) check (n >= 0), \
+         word varchar(3) not null)",
     );
     let records: Vec<_> = (0..500)
         .map(|id| match id % 100 {

@@ -131,8 +131,8 @@ impl JobIdentity {
     }
 
     /// Describes the options that differ from a job's recorded options, given as JSON. Leaves out
-    /// guessed options, unless `with_guessed`. A missing option of [`VALUE_OPTIONS`] counts as null.
-    /// Any other option is compared only if both the job and this load have it.
+    /// guessed options, unless `with_guessed`. A missing option of [`VALUE_OPTIONS`] counts as
+    /// null. Any other option is compared only if both the job and this load have it.
     fn option_changes(&self, recorded: &str, with_guessed: bool) -> Vec<String> {
         let before: Map<String, Value> = serde_json::from_str(recorded).unwrap_or_default();
         let describe = |value: &Value| match value {
@@ -176,8 +176,9 @@ impl JobIdentity {
         let s = if *rows == 1 { "" } else { "s" };
         Err(Error::new(ErrorKind::Ledger, message).hint(format!(
             "The table has {rows} row{s} of job {job}. Use the same options. Or leave such files \
-             out with `--changed skip`. Or load everything again with `--restart`: then the table has these rows twice. `pgspate sync` and \
-             `--replace` replace the old version of the rows."
+             out with `--changed skip`. Or load everything again with `--restart`: then the table \
+             has these rows twice. `pgspate sync` and `--replace` replace the old version of the \
+             rows."
         )))
     }
 }

@@ -46,22 +46,23 @@ pub struct AnsweredRequest {
     pub answer: Vec<String>,
 }
 
-/// Returns a statement that runs `insert`, which returns a column `returned`, and records the call in
-/// the same transaction. Its last two parameters, `$key` and the next one, are key and fingerprint.
-/// The statement returns the number of rows and the answer.
+/// Returns a statement that runs `insert`, which returns a column `returned`, and records the call
+/// in the same transaction. Its last two parameters, `$key` and the next one, are key and
+/// fingerprint. The statement returns the number of rows and the answer.
 pub fn record_request_sql(insert: &str, key: usize) -> String {
     format!(
         "with written as ({insert}) \
          insert into pgspate.request (key, fingerprint, rows, answer) \
          select ${key}::text, ${}::text, pg_catalog.count(*), \
-                coalesce(pg_catalog.array_agg(returned) filter (where returned is not null), '{{}}') \
+                coalesce(pg_catalog.array_agg(returned) filter (where returned is not null), \
+                         '{{}}') \
          from written returning rows, answer",
         key + 1
     )
 }
 
-/// The statement that records a call whose records were written before in the same transaction: key,
-/// fingerprint, rows, answer.
+/// The statement that records a call whose records were written before in the same transaction:
+/// key, fingerprint, rows, answer.
 pub const RECORD_REQUEST: &str = "\
 insert into pgspate.request (key, fingerprint, rows, answer)
 values ($1::text, $2::text, $3::bigint, $4::text[])";

@@ -273,8 +273,8 @@ impl WriterCore {
         self.lane_ended.notify_one();
     }
 
-    /// Returns whether a lane that cannot connect may end, because the server has no connection left
-    /// and other lanes write.
+    /// Returns whether a lane that cannot connect may end, because the server has no connection
+    /// left and other lanes write.
     pub(super) fn may_end_lane(&self, error: &Error) -> bool {
         let mut lanes = self.lanes();
         let is_refused = error.sqlstate() == Some(&SqlState::TOO_MANY_CONNECTIONS);
@@ -462,8 +462,8 @@ impl WriterCore {
     }
 }
 
-/// Reads what a request must know: the table, the settings of a session, and whether rules rewrite an
-/// INSERT.
+/// Reads what a request must know: the table, the settings of a session, and whether rules rewrite
+/// an INSERT.
 async fn read_facts(
     connection: &Connection,
     name: &str,

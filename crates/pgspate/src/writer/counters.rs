@@ -29,8 +29,8 @@ pub struct WriterReport {
     pub refused: u64,
     /// Calls whose outcome is unknown, because the connection was lost.
     pub unknown: u64,
-    /// Statements that wrote the records of several calls, by the number of records: at most 1, 2, 5,
-    /// 10, 50, 100, 500, 1000, and more.
+    /// Statements that wrote the records of several calls, by the number of records: at most 1, 2,
+    /// 5, 10, 50, 100, 500, 1000, and more.
     pub sets: Vec<u64>,
     /// Records written by those statements.
     pub set_rows: u64,

@@ -138,7 +138,8 @@ impl SetSize {
 mod tests {
     use super::*;
 
-    /// Feeds trials whose rate depends on the number of lanes. Returns the lanes of the last trials.
+    /// Feeds trials whose rate depends on the number of lanes. Returns the lanes of the last
+    /// trials.
     fn lanes_after(rate: impl Fn(usize) -> f64, lanes_max: usize) -> Vec<usize> {
         let mut now = Instant::now();
         let mut governor = LaneGovernor::new(lanes_max, now);

@@ -1,8 +1,8 @@
 //! A lane: takes the units that wait, writes them with one session, and answers their callers.
 //!
 //! A set that the server refuses is written again in halves, until the refused unit is alone. So no
-//! caller gets an error of another caller's records. A unit that waits for a lock of another session
-//! goes to a session of its own, so that the lane's other units do not wait with it.
+//! caller gets an error of another caller's records. A unit that waits for a lock of another
+//! session goes to a session of its own, so that the lane's other units do not wait with it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use super::unit::{InsertOutcome, UnitWay, WriteUnit};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::session::ReconnectBackoff;
 
-/// How long a lane's statement waits for a lock, in milliseconds. Shorter than any deadlock timeout,
-/// so that lanes cause no deadlock.
+/// How long a lane's statement waits for a lock, in milliseconds. Shorter than any deadlock
+/// timeout, so that lanes cause no deadlock.
 const LANE_LOCK_TIMEOUT: i32 = 25;
 /// Smaller sets cost more than a statement for each unit, which needs no second try.
 const SET_ROWS_MIN: usize = 8;
@@ -43,8 +43,8 @@ impl RecordLane {
         RecordLane { core, session: None, size }
     }
 
-    /// Writes what waits, until the writer is closed and nothing waits any more, or the lane has long
-    /// been idle.
+    /// Writes what waits, until the writer is closed and nothing waits any more, or the lane has
+    /// long been idle.
     pub(super) async fn run(mut self) {
         while let Some(units) = self.core.next_units(self.size.rows()).await {
             let records = units.iter().map(|unit| unit.rows.len() as u64).sum();
@@ -233,8 +233,8 @@ impl RecordLane {
         Sent::Answered
     }
 
-    /// Answers units whose result was lost together with the session. Returns those that may be sent
-    /// again.
+    /// Answers units whose result was lost together with the session. Returns those that may be
+    /// sent again.
     fn lose(&mut self, units: Vec<WriteUnit>, lost: &Error) -> Vec<WriteUnit> {
         self.session = None;
         let mut again = Vec::new();

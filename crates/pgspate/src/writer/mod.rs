@@ -1,18 +1,18 @@
-//! The writer: takes single records from many callers at once. Each call returns when its records are
-//! durable, or with its own error in PostgreSQL's words.
+//! The writer: takes single records from many callers at once. Each call returns when its records
+//! are durable, or with its own error in PostgreSQL's words.
 //!
 //! PostgreSQL commits many transactions with one flush to the disk. For that each caller needs a
 //! connection, and each row a statement. The writer needs neither. A record that finds an idle lane
-//! is sent at once and alone. Records that arrive while all lanes are busy are sent together, as one
-//! statement and one commit.
+//! is sent at once and alone. Records that arrive while all lanes are busy are sent together, as
+//! one statement and one commit.
 //!
 //! - [`InsertShape`] has the SQL of records with equal columns.
 //! - `UnitQueue` keeps units, the records of one call, until a lane takes them.
 //! - `RecordLane` writes units with one session. A refused set is written again in halves.
 //! - `LaneGovernor` decides how many lanes write at once.
 //!
-//! A caller that waits for each answer before it sends the next record gains nothing. Its rate is one
-//! record per round trip and flush, with the writer and without it.
+//! A caller that waits for each answer before it sends the next record gains nothing. Its rate is
+//! one record per round trip and flush, with the writer and without it.
 
 mod core;
 mod counters;
@@ -111,8 +111,8 @@ impl Writer {
     /// # Errors
     /// [`ErrorKind::Server`](crate::ErrorKind::Server) if the server refused them,
     /// [`ErrorKind::OutcomeUnknown`](crate::ErrorKind::OutcomeUnknown) if the connection was lost
-    /// before the server answered, [`ErrorKind::QueueFull`](crate::ErrorKind::QueueFull) if the queue
-    /// is full and the writer does not wait.
+    /// before the server answered, [`ErrorKind::QueueFull`](crate::ErrorKind::QueueFull) if the
+    /// queue is full and the writer does not wait.
     pub async fn insert(
         &self,
         shape: &Arc<InsertShape>,

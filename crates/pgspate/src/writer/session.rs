@@ -114,8 +114,8 @@ impl RecordSession {
         Ok(units.iter().map(outcome).collect())
     }
 
-    /// Writes each unit by a statement of its own, which commits. All statements are sent before the
-    /// first answer arrives, and one flush to the disk serves all their commits.
+    /// Writes each unit by a statement of its own, which commits. All statements are sent before
+    /// the first answer arrives, and one flush to the disk serves all their commits.
     ///
     /// # Errors
     /// If the statements cannot be prepared. Then nothing was sent.
@@ -194,8 +194,8 @@ impl RecordSession {
         Ok(InsertOutcome { rows: row.get::<_, i64>(0).unsigned_abs(), returned: row.get(1) })
     }
 
-    /// Returns the answer of a call with a known key. Such a call is refused for its key, or for its
-    /// records, which exist already.
+    /// Returns the answer of a call with a known key. Such a call is refused for its key, or for
+    /// its records, which exist already.
     async fn look_up_key(
         &self,
         unit: &WriteUnit,

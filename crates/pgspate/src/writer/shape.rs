@@ -1,5 +1,5 @@
-//! The shape of an insert: its table, its columns, what it does about conflicts and what it returns.
-//! All records of one shape share their SQL, so they can be written together.
+//! The shape of an insert: its table, its columns, what it does about conflicts and what it
+//! returns. All records of one shape share their SQL, so they can be written together.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

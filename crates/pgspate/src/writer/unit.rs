@@ -73,8 +73,8 @@ impl WriteUnit {
         }
     }
 
-    /// Takes notice that the connection was lost while the unit was written. Returns whether the unit
-    /// may be sent again: with an idempotency key it is written once all the same.
+    /// Takes notice that the connection was lost while the unit was written. Returns whether the
+    /// unit may be sent again: with an idempotency key it is written once all the same.
     pub(super) fn may_send_again(&mut self) -> bool {
         self.losses += 1;
         self.key.is_some() && self.losses <= LOSSES_MAX
