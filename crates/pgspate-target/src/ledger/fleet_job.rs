@@ -402,7 +402,7 @@ pub async fn is_part_sealed(client: &Client, [job, part, xid]: [i64; 3]) -> Resu
     Ok(Some(row.get(0)))
 }
 
-/// Returns whether attempts of this run of the driver can still be sealed: the job is there, not
+/// Returns whether attempts of this run of the driver can still be sealed: the job exists, is not
 /// complete, and was not begun again.
 ///
 /// # Errors
