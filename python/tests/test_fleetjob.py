@@ -118,3 +118,20 @@ def test_a_job_is_aborted_and_a_ticket_shows_no_password(table, dsn):
     with pytest.raises(pgspate.PlanError, match="does not exist"):
         begin_write("nowhere", to=dsn)
     assert table.execute("select count(*) from t").fetchone() == (0,)
+
+
+def test_a_lost_receipt_and_a_replacement_by_nothing_are_refused(table, dsn):
+    table.execute("insert into t values (9, 'old')")
+    ticket = begin_write("t", to=dsn)
+    receipts = [ticket.write(part, [{"id": part}]) for part in (1, 2)]
+    with pytest.raises(pgspate.UsageError, match="part 2 of job .* is written, but there is no"):
+        ticket.complete(receipts[:1])
+    assert ticket.complete(receipts).rows_written == 2
+    with pytest.raises(pgspate.PlanError, match="there are no rows to put") as caught:
+        begin_write("t", to=dsn, mode="replace").complete([])
+    assert "`allow_empty=`" in caught.value.hint
+    assert table.execute("select count(*) from t").fetchone() == (3,)
+    begin_write("t", to=dsn, mode="replace", allow_empty=True).complete([])
+    assert table.execute("select count(*) from t").fetchone() == (0,)
+    with pytest.raises(pgspate.UsageError, match="`allow_empty=` is for a job"):
+        begin_write("t", to=dsn, allow_empty=True)

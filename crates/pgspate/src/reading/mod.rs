@@ -563,8 +563,8 @@ pub(crate) fn hint_encoding(error: Error, plan: &RowPlan) -> Error {
     }
     if error.messages().iter().any(|it| it.contains("0x00")) {
         return error.hint(
-            "No text of PostgreSQL has NUL bytes. `tr -d '\\000'` removes them, and `--rejects FILE` \
-             sets such rows aside.",
+            "No text of PostgreSQL has NUL bytes. `tr -d '\\000'` removes them, and `--rejects \
+             FILE` sets such rows aside.",
         );
     }
     error.hint("Name the encoding of the input with `--encoding`, for example `--encoding LATIN1`.")
