@@ -1,4 +1,4 @@
-"""What the modules for engines share: how a job of the user's options begins."""
+"""Begins a job with the user's options, for the modules of Spark, Ray and dlt."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def given(**arguments: Any) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if value not in (None, False, [])}
 
 
-# The words of engines for what `begin_write` does.
+# Write modes by the names that Spark, Ray and dlt use, as options of `begin_write`.
 _MODES: dict[str, dict[str, Any]] = {
     "append": {},
     # As other sinks of these engines do, no rows overwrite all rows.

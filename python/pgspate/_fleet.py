@@ -41,8 +41,8 @@ class FleetReport(Report):
         begun: When the first member began.
         ended: When the last member was done.
         seconds: Seconds from the first begin to the last end.
-        busy_seconds: Seconds of work of all members together.
-        waited_seconds: Seconds of waiting for ``connections=`` of all members together.
+        busy_seconds: Seconds of work, added up over the members.
+        waited_seconds: Seconds of waiting for ``connections=``, added up over the members.
         slowest: The member that took longest, with its ``member`` and ``seconds``.
         tended: Whether the work on the whole table that comes last, such as ANALYZE, is done.
     """

@@ -20,7 +20,7 @@ __all__ = ["Progress"]
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a call, as the function that ``progress=`` names gets it.
+    """The progress of a call: the argument of the function that you pass as ``progress=``.
 
     Attributes:
         rows: Rows sent to the server; for `apply`, events committed.

@@ -1,6 +1,6 @@
 """The calls for asyncio: each call runs on a separate thread and does not block the event loop.
 
-Data may also be an asynchronous iterable. Its rows are made on the event loop.
+Data may also be an asynchronous iterable, which pgspate iterates on the event loop.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ async def load(data: Data, table: str, **options: Unpack[LoadOptions]) -> LoadRe
     When the task is cancelled, pgspate rolls back the open transactions before the task ends.
 
     Args:
-        data: As for `pgspate.load`, or an asynchronous iterable. The rows of another iterable are
-            made on the call's thread.
+        data: As for `pgspate.load`, or an asynchronous iterable. pgspate iterates an asynchronous
+            iterable on the event loop, and any other iterable on the call's thread.
         table: As for `pgspate.load`.
         **options: As for `pgspate.load`.
 

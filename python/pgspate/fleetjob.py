@@ -1,4 +1,4 @@
-"""Jobs of engines with a driver: one write by many processes that becomes visible at once.
+"""Jobs of distributed engines such as Spark: one write by many processes, visible at once.
 
 The driver calls `begin_write` and gets a `Ticket`. Each task calls `Ticket.write` for its part and
 returns the `Receipt` to the driver. The driver calls `Ticket.complete` with the receipts of the

@@ -81,6 +81,8 @@ fn exception_class(kind: ErrorKind) -> &'static str {
         ErrorKind::Server => "ServerError",
         ErrorKind::Plan => "PlanError",
         ErrorKind::Ledger => "LedgerError",
+        ErrorKind::OutcomeUnknown => "OutcomeUnknown",
+        ErrorKind::QueueFull => "QueueFull",
         ErrorKind::Cancelled => "Cancelled",
         ErrorKind::Bug => "BugError",
     }

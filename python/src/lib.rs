@@ -183,7 +183,7 @@ fn fleet_report<'py>(py: Python<'py>, name: String, options: CallOptions<'py>) -
     })
 }
 
-/// Begins a job of an engine with a driver, and returns its ticket as JSON.
+/// Begins a job of a distributed engine such as Spark, and returns its ticket as JSON.
 #[pyfunction]
 fn fleet_begin<'py>(
     py: Python<'py>,

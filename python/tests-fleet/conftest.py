@@ -1,4 +1,4 @@
-"""Fixtures: those of the package's tests, and engines of several processes on this machine."""
+"""Fixtures: those of the package's tests, and Spark and Ray with several processes."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def stages_left(db) -> list[str]:
 
 @pytest.fixture(scope="session", autouse=True)
 def environment() -> Iterator[None]:
-    """Sets what child processes of engines need, and checks that none is left."""
+    """Sets variables for the child processes of Spark and Ray, and checks that none is left."""
     with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", PYTHONPATH)
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")

@@ -1,4 +1,4 @@
-"""Guides and examples of engines: they run."""
+"""Tests that the guides and examples for Spark, Ray and dlt run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = HERE.parents[1]
 
 @pytest.mark.parametrize("page, blocks", [("spark", 4), ("ray", 4), ("dlt", 1)])
 def test_a_guide_runs(page, blocks, tmp_path):
-    """Runs in a process of its own, as an engine begins once in a process."""
+    """Each guide runs in a process of its own, because Spark and Ray start once per process."""
     program = [sys.executable, str(ROOT / "python/guide.py"), str(ROOT / f"docs/how-to/{page}.md")]
     done = subprocess.run(program, capture_output=True, text=True, cwd=tmp_path, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]

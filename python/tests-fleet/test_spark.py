@@ -1,4 +1,4 @@
-"""Spark's data frames, by the data source and by `pgspate.spark.load`."""
+"""Tests of writing Spark's data frames, by the data source and by `pgspate.spark.load`."""
 
 from __future__ import annotations
 
@@ -142,7 +142,8 @@ def test_tasks_can_commit_by_themselves(spark, db, write):
 
 
 TYPES = [
-    # Spark's expression, the made column's type, other types that take it, the value as text.
+    # Spark's expression, the type of the created column, other types that accept the value, and the
+    # value as text.
     ("true", "boolean", ["text"], "true"),
     ("1Y", "smallint", ["int", "bigint", "numeric"], "1"),
     ("2S", "smallint", ["bigint"], "2"),
@@ -175,7 +176,7 @@ TYPES = [
 ]
 
 
-def test_every_type_into_a_made_table(spark, db, dsn):
+def test_every_type_into_a_created_table(spark, db, dsn):
     selected = ", ".join(f"{one[0]} c{nth}" for nth, one in enumerate(TYPES))
     pgspate.spark.load(spark.sql(f"select {selected}"), "t", to=dsn, create=True)
     found = db.execute("select format_type(atttypid, atttypmod) from pg_attribute "
@@ -211,7 +212,7 @@ def test_a_type_that_cannot_be_written_is_refused(spark, dsn, expression, hint):
         pgspate.spark.load(spark.sql("select 1 c, 2 c"), "t", to=dsn)
 
 
-def test_what_the_source_does_not_do_is_refused(spark, dsn, tmp_path):
+def test_unsupported_uses_of_the_data_source_are_refused(spark, dsn, tmp_path):
     with pytest.raises(Exception, match="pgspate reads no tables into Spark"):
         spark.read.format("pgspate").option("url", dsn).load()
     with pytest.raises(Exception, match="mode|Mode"):

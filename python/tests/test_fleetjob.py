@@ -1,4 +1,4 @@
-"""Jobs of engines with a driver."""
+"""Jobs of distributed engines such as Spark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def table(db):
 
 
 def write_part(ticket_bytes, part):
-    """Runs in another process, as a task of an engine does."""
+    """Runs in another process, as a task of Spark does."""
     ticket = pickle.loads(ticket_bytes)
     rows = [{"id": 10 * part + nth, "name": f"part {part}"} for nth in range(part)]
     return pickle.dumps(ticket.write(part, rows, columns=["id", "name"]))

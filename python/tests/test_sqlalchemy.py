@@ -272,10 +272,10 @@ def test_a_scope_is_made_equal_to_objects(engine):
     [
         ([], {"scope": Order.note == "b"}, "the source has no rows"),
         ([0, 5], {"scope": Order.note == "b"},
-         "1 row of the source with the key of a table row outside"),
-        ([0, 5], {"scope": Order.note == "c"}, "2 rows of the source outside the scope"),
+         "the source has 1 row with the key of a table row that is outside"),
+        ([0, 5], {"scope": Order.note == "c"}, "the source has 2 rows outside the scope"),
         ([0, 5], {"scope_by": "note"},
-         "1 row of the source with the key of a table row in a scope"),
+         "the source has 1 row with the key of a table row in a scope"),
         ([5, 5, 6], {"scope": "all"}, "the source has 1 key more than once: (5) 2 times"),
         ([5], {"scope": Order.note == "b"}, "4 of 5 rows of the scope (80.0%) would be deleted"),
     ],

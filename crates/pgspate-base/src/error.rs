@@ -33,6 +33,10 @@ pub enum ErrorKind {
     Plan,
     /// The ledger contradicts the request.
     Ledger,
+    /// A record was sent to the server, and the connection was lost before the answer.
+    OutcomeUnknown,
+    /// Too many records wait to be written.
+    QueueFull,
     /// The user cancelled the command.
     Cancelled,
     /// A bug: an invariant of pgspate is broken.
@@ -51,6 +55,8 @@ impl ErrorKind {
             ErrorKind::Server => "server",
             ErrorKind::Plan => "plan",
             ErrorKind::Ledger => "ledger",
+            ErrorKind::OutcomeUnknown => "outcome unknown",
+            ErrorKind::QueueFull => "queue full",
             ErrorKind::Cancelled => "cancelled",
             ErrorKind::Bug => "bug",
         }

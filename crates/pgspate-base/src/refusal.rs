@@ -6,7 +6,7 @@ use std::fmt;
 use tokio_postgres::error::{DbError, SqlState};
 
 /// An error message of the server with its SQLSTATE. The server's detail is its `source()`.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct ServerRefusal {
     code: SqlState,
     message: String,
@@ -17,7 +17,7 @@ pub struct ServerRefusal {
     detail: Option<RefusalDetail>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct RefusalDetail(String);
 
 impl ServerRefusal {

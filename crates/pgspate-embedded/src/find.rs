@@ -8,9 +8,8 @@
 //! 5. earlier fetched releases,
 //! 6. the network.
 //!
-//! With `PGSPATE_PG_VERSION`, only that major version is accepted. An
-//! installation must have all three programs, be new enough, and be executable for the server's
-//! user.
+//! With `PGSPATE_PG_VERSION`, only that major version is accepted. An installation must have all
+//! three programs, be new enough, and be executable for the server's user.
 
 use std::env;
 use std::ffi::OsString;
@@ -108,9 +107,9 @@ impl Installation {
 /// Finds an installation, or fetches one. Uses `PGSPATE_PG_BIN` and `PGSPATE_PG_VERSION`.
 ///
 /// # Errors
-/// [`pgspate_base::ErrorKind::Connect`] if `PGSPATE_PG_BIN` or `PGSPATE_PG_VERSION` is invalid, or
-/// no installation was found and none could be fetched. Also if the folder has another version than
-/// the wanted one.
+/// [`pgspate_base::ErrorKind::Connect`] if `PGSPATE_PG_BIN` or `PGSPATE_PG_VERSION` is invalid, if
+/// the two variables name different versions, or if no installation was found and none could be
+/// fetched.
 pub fn locate(progress: &Progress<'_>) -> Result<Installation> {
     let wanted = wanted_major("PGSPATE_PG_VERSION")?;
     check_given_folder(wanted)?;
@@ -141,14 +140,16 @@ fn contradiction(found: &Installation, wanted: u32) -> Error {
     error::new(message).hint("Unset one of the two variables.")
 }
 
-/// Finds like [`locate`], but this major version. Ignores `PGSPATE_PG_VERSION`.
+/// Finds or fetches an installation of the given major version, or of any supported version without
+/// one. Searches as [`locate`] does, but ignores `PGSPATE_PG_VERSION`.
 ///
 /// # Errors
 /// The errors of [`locate`].
 pub fn locate_major(major: Option<u32>, progress: &Progress<'_>) -> Result<Installation> {
     let account = ServerAccount::for_server()?;
     let account = account.as_ref();
-    // An error is kept for later: an installed PostgreSQL can be used without pgspate's folder.
+    // If pgspate's folder cannot be used, this is an error only if PostgreSQL must be fetched. An
+    // installed PostgreSQL needs no folder of pgspate.
     let home = EmbeddedHome::from_environment();
     let fits = |found: &Installation| major.is_none_or(|major| major == found.major);
     if let Some(folder) = given_folder() {
@@ -240,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_of_packages_and_of_developers_are_read() {
+    fn release_and_development_versions_are_parsed() {
         let cases = [
             ("postgres (PostgreSQL) 15.14 (Debian 15.14-0+deb12u1)\n", ("15.14", 15)),
             ("postgres (PostgreSQL) 18.1\n", ("18.1", 18)),

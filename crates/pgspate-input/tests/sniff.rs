@@ -162,7 +162,7 @@ fn every_guess_has_evidence() {
         [
             "format csv: the name ends with .csv",
             "delimiter \";\": 2 fields in each line",
-            "null \\N: some fields consist of it",
+            "null \\N: some unquoted fields are \\N",
             "header yes: the first line has names, the other lines have values",
         ]
     );

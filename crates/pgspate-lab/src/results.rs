@@ -51,8 +51,8 @@ pub struct RunConditions {
 }
 
 impl RunConditions {
-    /// Returns whether results of both can be compared. A condition that is missing in one, as in
-    /// old lines, is ignored.
+    /// Returns whether results under these and the other conditions can be compared. A condition
+    /// that one of the two lacks, as in old lines, is ignored.
     pub(crate) fn agrees(&self, other: &RunConditions) -> bool {
         let rest = |it: &RunConditions| RunConditions {
             build: String::new(),

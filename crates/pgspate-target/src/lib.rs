@@ -54,7 +54,7 @@ pub use table::{
 };
 pub(crate) use trust::is_trusted_sql;
 pub use trust::untrusted_owner_sql;
-pub use typed_query::{TypedParameter, TypedQuery};
+pub use typed_query::{TypedParameter, TypedQuery, send_in_order};
 
 use tokio_postgres::error::SqlState;
 

@@ -4,6 +4,11 @@
 //! is prepared first takes two round trips. Queries that are polled together are sent together. The
 //! server answers the queries in order.
 
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
+
+use futures_util::future::{MaybeDone, maybe_done};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error, Row};
 
@@ -99,4 +104,25 @@ type ValueAndType<'a> = (&'a (dyn ToSql + Sync), Type);
 
 fn with_types<'a>(values: &[&'a dyn TypedParameter]) -> Vec<ValueAndType<'a>> {
     values.iter().map(|value| (*value as &(dyn ToSql + Sync), value.sql_type())).collect()
+}
+
+/// Runs queries that are sent in this order, each before the answer to the one before it. Returns
+/// their results in the same order.
+pub async fn send_in_order<F: Future>(queries: impl IntoIterator<Item = F>) -> Vec<F::Output> {
+    let mut queries: Vec<Pin<Box<MaybeDone<F>>>> =
+        queries.into_iter().map(|query| Box::pin(maybe_done(query))).collect();
+    // The first poll of a query sends its message.
+    poll_fn(|context| {
+        for query in &mut queries {
+            let _ = query.as_mut().poll(context);
+        }
+        Poll::Ready(())
+    })
+    .await;
+    let mut results = Vec::with_capacity(queries.len());
+    for mut query in queries {
+        query.as_mut().await;
+        results.extend(query.as_mut().take_output());
+    }
+    results
 }

@@ -9,6 +9,7 @@
 //! - [`fleet`] lets many processes load or sync one table together.
 //! - [`driven`] lets the tasks of another engine, such as Spark, write one table under the
 //!   control of a driver.
+//! - [`writer`] takes single records from many callers, and writes what arrives together.
 //! - [`care`] changes a table to make a load faster (drops indexes, for example) and restores the
 //!   table afterwards.
 //!
@@ -31,6 +32,7 @@ pub mod plan;
 pub mod reading;
 pub(crate) mod stage;
 pub mod sync;
+pub mod writer;
 
 pub use pgspate_base::{Error, ErrorKind, InputPlace, Result, did_you_mean, file, numbers};
 pub use pgspate_input::{encode, format, source};

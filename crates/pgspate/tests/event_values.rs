@@ -1,9 +1,9 @@
 //! PostgreSQL reads the text of a decoded value as the value that the event had.
 
-#[allow(dead_code, reason = "the tests of decoders need more of it")]
+#[allow(dead_code, reason = "other tests use the rest of this module")]
 #[path = "../../pgspate-events/tests/support/events.rs"]
 mod events;
-#[allow(dead_code, reason = "the tests of decoders need more of it")]
+#[allow(dead_code, reason = "other tests use the rest of this module")]
 #[path = "../../pgspate-events/tests/decode/support.rs"]
 mod support;
 

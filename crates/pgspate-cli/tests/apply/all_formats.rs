@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::random_history::SplitMix;
 use crate::support::LoadCase;
-use crate::{applied, rows};
+use crate::{apply_and_report, rows};
 
 /// The columns `v`, `n`, `note` and `data` of a row.
 #[derive(Clone)]
@@ -465,7 +465,7 @@ fn every_format_leads_to_the_expected_table() {
             case.db.run(&format!("insert into model values ({id}, {v}, {n}, {note}, {data})"));
         }
         let args = format!("{args} --max-dead-letters 1000 --batch-rows {}", 1 + random.below(50));
-        let report = applied(&case, &(lines.join("\n") + "\n"), &args);
+        let report = apply_and_report(&case, &(lines.join("\n") + "\n"), &args);
         assert_eq!(rows(&case, "t"), rows(&case, "model"), "{format}");
         assert_eq!(report["dead_letters"], bad.len(), "{format}");
         assert_eq!(
@@ -490,7 +490,7 @@ fn the_format_is_detected_from_any_first_record() {
             let case = LoadCase::new(
                 "create table t (id int primary key, v int, n numeric, note text, data bytea)",
             );
-            applied(&case, &format!("{first}\n{}\n", lines.join("\n")), args);
+            apply_and_report(&case, &format!("{first}\n{}\n", lines.join("\n")), args);
             assert_eq!(rows(&case, "t"), "(1,1,1.50,a,)", "{format}: {first}");
         }
     }

@@ -2,7 +2,7 @@
 //! can be applied as an event.
 
 use crate::support::LoadCase;
-use crate::{applied, apply, counts, rows};
+use crate::{apply, apply_and_report, counts, rows};
 
 const CREATE_T: &str = "create table t (id int primary key, v int, note text)";
 const ID_COLUMN: &str = r#"{"name":"id","type":"integer","value":"#;
@@ -96,8 +96,11 @@ fn dead_letters(case: &LoadCase) -> String {
 fn only_the_bad_event_is_set_aside_and_can_be_corrected() {
     for (format, insert, args) in FORMATS {
         let case = LoadCase::new(CREATE_T);
-        let report =
-            applied(&case, &stream(format, insert), &format!("{args} --max-dead-letters 1"));
+        let report = apply_and_report(
+            &case,
+            &stream(format, insert),
+            &format!("{args} --max-dead-letters 1"),
+        );
         assert_eq!(
             (&report["events"], &report["dead_letters"]),
             (&5.into(), &1.into()),
@@ -110,7 +113,7 @@ fn only_the_bad_event_is_set_aside_and_can_be_corrected() {
         assert_eq!(dead_letters(&case), format!("2|{line}|public.t|22P02|{event}"), "{format}");
         assert_eq!(rows(&case, "t"), "(1,7,n) (2,7,n) (4,7,n) (5,7,n)", "{format}");
         let mended = case.value("select replace(payload, 'three', '3') from pgspate.dead_letter");
-        applied(&case, &(mended + "\n"), "--format pgspate --stream mended");
+        apply_and_report(&case, &(mended + "\n"), "--format pgspate --stream mended");
         assert_eq!(rows(&case, "t"), "(1,7,n) (2,7,n) (3,3,n) (4,7,n) (5,7,n)", "{format}");
     }
 }
@@ -129,7 +132,7 @@ fn an_event_with_an_unknown_column_is_set_aside() {
         case.db.run("alter table t add note text");
         let mended = "select string_agg(replace(payload, 'three', '3'), e'\\n' order by position) \
                       from pgspate.dead_letter";
-        applied(&case, &(case.value(mended) + "\n"), "--stream mended");
+        apply_and_report(&case, &(case.value(mended) + "\n"), "--stream mended");
         assert_eq!(case.value("select count(*), sum(v) from t where note = 'n'"), "5", "{format}");
     }
 }
@@ -141,7 +144,7 @@ fn an_event_of_an_unknown_table_is_set_aside() {
         let elsewhere =
             insert(9, "7").replace("\"t\"", "\"gone\"").replace("public.t", "public.gone");
         let events = format!("{}\n{elsewhere}\n{}\n", insert(1, "7"), insert(2, "7"));
-        let report = applied(&case, &events, &format!("{args} --max-dead-letters 1"));
+        let report = apply_and_report(&case, &events, &format!("{args} --max-dead-letters 1"));
         assert_eq!(
             (&report["dead_letters"], counts(&report)),
             (&1.into(), [2, 0, 0, 0]),
@@ -151,7 +154,7 @@ fn an_event_of_an_unknown_table_is_set_aside() {
         assert_eq!(rows(&case, "t"), "(1,7,n) (2,7,n)", "{format}");
         // The stream continues after it, and sets nothing aside twice.
         let more = format!("{events}{}\n", insert(3, "7"));
-        let report = applied(&case, &more, &format!("{args} --max-dead-letters 1"));
+        let report = apply_and_report(&case, &more, &format!("{args} --max-dead-letters 1"));
         assert_eq!(
             (&report["events"], &report["dead_letters"]),
             (&1.into(), &0.into()),
@@ -198,14 +201,14 @@ fn a_bad_event_of_wal2json_is_set_aside_at_any_position() {
         + &transaction(&[(6, "7")])
         // A record that cannot be decoded counts as one event.
         + &transaction(&[(7, "7"), (8, "7")]).replace("\"value\":8", "\"value\":\"\\u0000\"");
-    let report = applied(&case, &events, "--max-dead-letters 9");
+    let report = apply_and_report(&case, &events, "--max-dead-letters 9");
     assert_eq!((&report["events"], &report["dead_letters"]), (&8.into(), &4.into()));
     assert_eq!(rows(&case, "t"), "(2,7,n) (4,7,n) (6,7,n) (7,7,n)");
     let lines = "select string_agg(position || ' ' || line, ', ' order by position) \
                  from pgspate.dead_letter";
     assert_eq!(case.value(lines), "0 2, 2 6, 4 10, 7 17");
     // When the stream is read again, no event is set aside twice.
-    let report = applied(&case, &events, "--max-dead-letters 9");
+    let report = apply_and_report(&case, &events, "--max-dead-letters 9");
     assert_eq!((&report["events"], &report["dead_letters"]), (&0.into(), &0.into()));
 }
 
@@ -238,7 +241,7 @@ fn an_event_is_set_aside_whatever_error_an_input_function_raises() {
     let run = apply(&case, "s.ndjson --quiet --max-dead-letters 1");
     let said = "More than 1 event cannot be applied. Raise `--max-dead-letters`, or correct";
     assert!(run.status == Some(2) && run.stderr.contains(said), "{}", run.stderr);
-    let report = applied(&case, &events, "--max-dead-letters 2");
+    let report = apply_and_report(&case, &events, "--max-dead-letters 2");
     assert_eq!((&report["dead_letters"], counts(&report)), (&2.into(), [2, 0, 0, 0]));
     assert_eq!(rows(&case, "t"), "(1,pg_class,simple) (4,pg_class,simple)");
     let codes = "select string_agg(line || ' ' || sqlstate, ', ' order by line) \
@@ -265,7 +268,7 @@ fn errors_about_ambiguous_values_name_the_option_to_set() {
             assert!(refusal.contains(told), "{told}: {refusal}");
         }
         assert!(refusal.contains(option.split(' ').next().unwrap()), "{refusal}");
-        applied(&case, &event(row), &format!("{option} --stream {}", &value[..4]));
+        apply_and_report(&case, &event(row), &format!("{option} --stream {}", &value[..4]));
     }
     assert_eq!(rows(&case, "t"), "(1,\"2024-03-01 10:00:00.123\",\"\\\\x00ff\")");
 }
@@ -284,6 +287,6 @@ fn the_error_for_an_unknown_format_names_the_keys_of_the_record() {
     // A later record reveals the format of the earlier records, too.
     let flat = |id: u32, rest: &str| format!("{{\"id\":{id},\"v\":1{rest}}}\n");
     let events = flat(1, "") + &flat(2, "") + &flat(3, ",\"__deleted\":\"false\"");
-    applied(&case, &events, "--source-table t --stream flat");
+    apply_and_report(&case, &events, "--source-table t --stream flat");
     assert_eq!(rows(&case, "t"), "(1,1,) (2,1,) (3,1,)");
 }

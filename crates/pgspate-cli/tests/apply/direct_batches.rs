@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::run::{finish_within, spawn, wait_until};
 use crate::support::LoadCase;
-use crate::{applied, apply, command, counts, rows};
+use crate::{apply, apply_and_report, command, counts, rows};
 
 /// Columns of many types. For some columns, only the server knows which value it stores.
 const CREATE_TABLE: &str = r#"
@@ -49,7 +49,7 @@ fn apply_both_ways(
 ) -> [(String, [u64; 4], u64); 2] {
     ["--direct-rows 0", "--direct-rows 1000"].map(|way| {
         let case = LoadCase::new(tables);
-        let report = applied(&case, events, &format!("{args} {way}"));
+        let report = apply_and_report(&case, events, &format!("{args} {way}"));
         let direct = case.value("select count(*) from log where sql like '%unnest(case%$1::%'");
         (rows(&case, table), counts(&report), direct.parse().unwrap())
     })
@@ -169,7 +169,7 @@ fn an_event_that_only_the_commit_refuses_is_set_aside() {
         let args = "--batch-delay 1000 --max-dead-letters 9";
         let [staged, direct] = ["--direct-rows 0", "--direct-rows 1000"].map(|way| {
             let case = LoadCase::new(CREATE_WITH_DEFERRED_KEY);
-            let report = applied(&case, &events, &format!("{args} {way}"));
+            let report = apply_and_report(&case, &events, &format!("{args} {way}"));
             assert_eq!(report["dead_letters"], letters, "{events}");
             let codes = "select string_agg(sqlstate || ' ' || position, ', ' order by position) \
                          from pgspate.dead_letter";
@@ -245,7 +245,7 @@ fn a_key_change_that_the_commit_refuses_is_set_aside() {
     let events = r#"{"op":"update","table":"a","old":{"id":1},"row":{"id":11,"p":1}}
 {"op":"update","table":"a","old":{"id":2},"row":{"id":12,"p":7}}
 "#;
-    let report = applied(&case, events, "--batch-delay 1000 --max-dead-letters 1");
+    let report = apply_and_report(&case, events, "--batch-delay 1000 --max-dead-letters 1");
     assert_eq!(report["dead_letters"], 1);
     assert_eq!(
         (rows(&case, "a").as_str(), rows(&case, "b").as_str()),
@@ -274,7 +274,7 @@ fn transactions_may_end_with_events_that_are_not_applied() {
         insert("p", "\"id\":14", "\"tx\":4,\"end\":true");
         let case = LoadCase::new(CREATE_WITH_DEFERRED_KEY);
         let args = "--batch-delay 1000 --max-dead-letters 9 --tables p,t";
-        let report = applied(&case, &events, &format!("{args} --unknown-columns ignore"));
+        let report = apply_and_report(&case, &events, &format!("{args} --unknown-columns ignore"));
         assert_eq!(report["dead_letters"], letters, "{events}");
         assert_eq!(rows(&case, "p"), "(1) (11) (12) (13) (14)");
         assert_eq!(rows(&case, "t"), "(1,1,a,1)");
@@ -328,7 +328,7 @@ fn a_lock_timeout_of_one_batch_does_not_affect_the_next() {
 {"op":"insert","table":"t","row":{"id":2}}
 "#;
         let case = LoadCase::new(&tables);
-        let report = applied(&case, events, "--batch-rows 1");
+        let report = apply_and_report(&case, events, "--batch-rows 1");
         assert_eq!((rows(&case, "t").as_str(), counts(&report)), ("(1) (2)", [2, 0, 0, 0]));
         let direct = "select count(*) from log where sql like '%unnest(case%$1::%'";
         assert_eq!(case.value(direct), "1", "{code}");

@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 
 use crate::native_subscription::env_number;
 use crate::random_history::SplitMix;
-use crate::source::{PublishedDatabase, applied_slot};
+use crate::source::{PublishedDatabase, apply_slot_and_report};
 use crate::support::LoadCase;
-use crate::{applied, apply};
+use crate::{apply, apply_and_report};
 
 /// The kinds of tables: the definitions of the columns `k` and `u`.
 const KEY_DEFINITIONS: [&str; 8] = [
@@ -217,7 +217,7 @@ fn run_round(seed: u64, count: usize, parts: u64) -> usize {
     let names: Vec<_> = (0..count).map(|nth| format!("t{nth}")).collect();
     source.run(&format!("create publication p for table {}", names.join(", ")));
     let cases = WAYS.map(|way| (way, LoadCase::new(&create_tables(count))));
-    applied_slot(&source, &cases[0].1, "--create-slot");
+    apply_slot_and_report(&source, &cases[0].1, "--create-slot");
     let slot = format!("w_{}", source.name());
     let plugin = format!("select pg_create_logical_replication_slot('{slot}', 'wal2json')");
     let has_plugin = crate::run::try_ask(&source.dsn(), &plugin).is_ok();
@@ -229,10 +229,10 @@ fn run_round(seed: u64, count: usize, parts: u64) -> usize {
         let direct = [0, 1000][random.below(2) as usize];
         let args = format!("--batch-rows {rows} --direct-rows {direct}");
         let what = format!("seed {seed}, part {part}, {args}");
-        applied_slot(&source, &cases[0].1, &args);
+        apply_slot_and_report(&source, &cases[0].1, &args);
         let events = recorded_events(&source);
         for (nth, text) in [(1, lines(&events)), (2, lines(&as_wal2json(&events)))] {
-            let report = applied(&cases[nth].1, &text, &format!("--stream s {args}"));
+            let report = apply_and_report(&cases[nth].1, &text, &format!("--stream s {args}"));
             assert_eq!(report["missing"], 0, "{what}: {report}");
         }
         if let (true, Some(text)) = (has_plugin, real_wal2json(&source)) {

@@ -9,7 +9,7 @@ use insta::assert_snapshot;
 
 use crate::run::{ask, session, wait_until};
 use crate::support::{LoadCase, folded, redact};
-use crate::{applied, apply, command, counts, finish, rows, spawn};
+use crate::{apply, apply_and_report, command, counts, finish, rows, spawn};
 
 fn case() -> LoadCase {
     LoadCase::new("create table t (id int primary key, v int, note text)")
@@ -123,8 +123,8 @@ fn another_stream_of_wal2json_is_not_mistaken_for_the_first() {
             })
             .collect()
     };
-    applied(&case, &stream(1), "");
-    applied(&case, &(stream(1) + &stream(4)), "");
+    apply_and_report(&case, &stream(1), "");
+    apply_and_report(&case, &(stream(1) + &stream(4)), "");
     assert_eq!(case.value("select count(*) from t"), "6");
     case.put("s.ndjson", stream(11) + &stream(14) + &stream(17));
     assert_snapshot!(apply(&case, "s.ndjson --quiet").refusal(), @"
@@ -145,11 +145,11 @@ fn unknown_columns_are_refused_after_a_restart_too() {
         let row = format!(r#"{{"id":{id},"v":1,"extra":"x"}}"#);
         format!("{{\"op\":\"insert\",\"table\":\"t\",\"row\":{row}}}\n")
     };
-    applied(&case, &event(1), "--unknown-columns ignore");
+    apply_and_report(&case, &event(1), "--unknown-columns ignore");
     case.put("s.ndjson", event(1) + &event(2));
     let run = apply(&case, "s.ndjson --quiet");
     assert!(run.refusal().contains("column \"extra\" of relation \"t\" does not exist"));
-    applied(&case, &(event(1) + &event(2)), "--unknown-columns add");
+    apply_and_report(&case, &(event(1) + &event(2)), "--unknown-columns add");
     assert_eq!(rows(&case, "t"), "(1,1,,) (2,1,,x)");
 }
 
@@ -209,7 +209,7 @@ fn bad_events_are_set_aside_up_to_the_limit() {
           … are set aside in pgspate.dead_letter, and the others applied.
     "#);
     assert_eq!(rows(&case, "t"), "(0,0,)");
-    let report = applied(&case, &events, "--max-dead-letters 10 --batch-delay 60000");
+    let report = apply_and_report(&case, &events, "--max-dead-letters 10 --batch-delay 60000");
     assert_eq!((&report["dead_letters"], counts(&report)), (&6.into(), [198, 0, 0, 0]));
     let letters = "select string_agg(concat_ws('|', position, source, line, table_name, sqlstate), \
                    e'\\n' order by position) from pgspate.dead_letter";
@@ -246,7 +246,7 @@ fn bad_events_are_set_aside_up_to_the_limit() {
     // A corrected dead letter can be applied as an event.
     let payload =
         "select replace(payload, '\"777\"', '\"77\"') from pgspate.dead_letter where line = 202";
-    applied(&case, &(case.value(payload) + "\n"), "--stream mended");
+    apply_and_report(&case, &(case.value(payload) + "\n"), "--stream mended");
     assert_eq!(rows(&case, "c"), "(1,77) (2,77)");
     // If a batch has one dead letter more than allowed, the batch is rolled back.
     case.db.run("truncate t cascade");
@@ -271,7 +271,7 @@ fn transactions_of_the_source_are_not_split() {
         .unwrap();
     }
     // The transaction is much larger than a batch, so that several batches are one transaction.
-    let report = applied(&case, &events, "--batch-rows 10");
+    let report = apply_and_report(&case, &events, "--batch-rows 10");
     assert_eq!((&report["batches"], &report["events"]), (&5.into(), &5000.into()));
     // A transaction without an end is not applied, and the run says so.
     let cut: String = events.lines().take(2500).map(|line| format!("{line}\n")).collect();
@@ -299,7 +299,7 @@ fn batches_are_limited_by_the_memory_of_their_events() {
         writeln!(events, r#"{{"op":"insert","table":"t","row":{{"id":{id}}}}}"#).unwrap();
     }
     assert!(events.len() < 1 << 20);
-    let report = applied(&case, &events, "--batch-bytes 1 --batch-delay 600000");
+    let report = apply_and_report(&case, &events, "--batch-bytes 1 --batch-delay 600000");
     // Each of the 500 columns takes four bytes or more.
     assert!(report["batches"].as_u64() >= Some(2), "{report}");
     assert_eq!(report["bytes"], events.len());
@@ -322,7 +322,7 @@ fn a_record_of_many_events_is_committed_at_once() {
     let run = apply(&case, "s.ndjson --quiet --batch-rows 20");
     assert_eq!(run.status, Some(2), "{}", run.stderr);
     assert_eq!(rows(&case, "t"), "");
-    let report = applied(&case, &record, "--batch-rows 20 --max-dead-letters 1");
+    let report = apply_and_report(&case, &record, "--batch-rows 20 --max-dead-letters 1");
     assert_eq!((&report["batches"], &report["inserted"]), (&1.into(), &499.into()));
 }
 
@@ -341,7 +341,7 @@ fn only_the_refused_event_of_a_large_transaction_is_set_aside() {
     let run = apply(&case, "s.ndjson --quiet --batch-rows 20");
     assert_eq!(run.status, Some(2), "{}", run.stderr);
     assert_eq!(rows(&case, "t"), "");
-    let report = applied(&case, &events, "--batch-rows 20 --max-dead-letters 1");
+    let report = apply_and_report(&case, &events, "--batch-rows 20 --max-dead-letters 1");
     assert_eq!((&report["batches"], &report["inserted"]), (&1.into(), &299.into()));
 }
 
@@ -363,11 +363,11 @@ fn stage_tables_rolled_back_to_a_savepoint_are_created_again() {
         let row = format!(r#"{{"id":{id}}},"tx":1,"end":{}"#, nth == 119);
         writeln!(events, r#"{{"op":"insert","table":"{table}","row":{row}}}"#).unwrap();
     }
-    let report = applied(&case, &events, "--batch-rows 5 --max-dead-letters 2");
+    let report = apply_and_report(&case, &events, "--batch-rows 5 --max-dead-letters 2");
     assert_eq!((&report["dead_letters"], &report["inserted"]), (&2.into(), &118.into()));
     // The next transaction uses the same stage tables.
     let next = events.replace("\"id\":", "\"id\":9").replace("\"tx\":1", "\"tx\":2");
-    let report = applied(&case, &(events + &next), "--batch-rows 5 --max-dead-letters 2");
+    let report = apply_and_report(&case, &(events + &next), "--batch-rows 5 --max-dead-letters 2");
     assert_eq!(report["inserted"], 120);
 }
 
@@ -387,13 +387,16 @@ fn the_catalog_does_not_grow_with_batches() {
         now.iter().zip(numbers(before)).map(|(now, before)| now - before).collect()
     };
     let staged = "--direct-rows 0 --batch-rows 50";
-    applied(&case, &counter_events(0, 100), &format!("--stream a {staged}"));
+    apply_and_report(&case, &counter_events(0, 100), &format!("--stream a {staged}"));
     wait_until("the server's statistics have the inserts", || {
         inserted(&one).iter().all(|rows| *rows > 0)
     });
     let two = case.value(sizes);
-    let report =
-        applied(&case, &counter_events(0, 10_000), &format!("--stream b {staged} --batch-delay 0"));
+    let report = apply_and_report(
+        &case,
+        &counter_events(0, 10_000),
+        &format!("--stream b {staged} --batch-delay 0"),
+    );
     assert!(report["batches"].as_u64().unwrap() >= 100);
     wait_until("the server's statistics have the inserts", || {
         inserted(&two).iter().all(|rows| *rows > 0)

@@ -1,8 +1,10 @@
 //! The source of a slot dies, and a standby with the slot takes over.
 
+use std::fs;
+
 use pgspate_embedded::{ThrowawayServer, testing};
 
-use crate::run::{Run, ask, finish, spawn, wait_until};
+use crate::run::{Run, ask, finish, spawn, try_ask, wait_until};
 use crate::source::CONF;
 use crate::support::LoadCase;
 use crate::{command, rows};
@@ -52,7 +54,7 @@ fn apply_from(server: &ThrowawayServer, case: &LoadCase, args: &str) -> Run {
 
 /// Runs `pgspate apply` from the server's slot, which must succeed.
 #[track_caller]
-fn applied_from(server: &ThrowawayServer, case: &LoadCase, args: &str) {
+fn apply_successfully_from(server: &ThrowawayServer, case: &LoadCase, args: &str) {
     let run = apply_from(server, case, args);
     assert_eq!(run.status, Some(0), "{}", run.stderr);
 }
@@ -61,11 +63,17 @@ fn insert(server: &ThrowawayServer, from: u32, upto: u32) {
     ask(&server.dsn(), &format!("insert into t select generate_series({from}, {upto})"));
 }
 
+/// Promotes a standby. Its sessions may be lost meanwhile, so each query is sent again. After a
+/// failure, prints the log of the standby.
 fn promote(standby: &ThrowawayServer) {
-    ask(&standby.dsn(), "select pg_promote()");
-    wait_until("the standby is promoted", || {
-        ask(&standby.dsn(), "select pg_is_in_recovery()") == "f"
-    });
+    let promoted = || {
+        if let Err(lost) = try_ask(&standby.dsn(), "select pg_promote()") {
+            let log = fs::read_to_string(standby.log()).unwrap_or_default();
+            eprintln!("pg_promote failed: {lost}\nThe standby's log:\n{log}");
+        }
+        try_ask(&standby.dsn(), "select pg_is_in_recovery()").is_ok_and(|answer| answer == "f")
+    };
+    wait_until("the standby is promoted", promoted);
 }
 
 /// The new primary may lack changes that pgspate applied, even if its WAL is longer than the
@@ -74,12 +82,12 @@ fn promote(standby: &ThrowawayServer) {
 fn a_promoted_standby_that_lacks_changes_is_refused() {
     let primary = primary();
     let case = LoadCase::new("create table t (id int primary key)");
-    applied_from(&primary, &case, "--create-slot");
+    apply_successfully_from(&primary, &case, "--create-slot");
     insert(&primary, 1, 3);
-    applied_from(&primary, &case, "");
+    apply_successfully_from(&primary, &case, "");
     let standby = standby_of(&primary, false);
     insert(&primary, 4, 5);
-    applied_from(&primary, &case, "");
+    apply_successfully_from(&primary, &case, "");
     primary.kill().unwrap();
     promote(&standby);
     insert(&standby, 100, 20_000);
@@ -94,10 +102,10 @@ fn a_promoted_standby_that_lacks_changes_is_refused() {
 fn a_promoted_standby_that_had_all_changes_continues_the_stream() {
     let primary = primary();
     let case = LoadCase::new("create table t (id int primary key)");
-    applied_from(&primary, &case, "--create-slot");
+    apply_successfully_from(&primary, &case, "--create-slot");
     let standby = standby_of(&primary, true);
     insert(&primary, 1, 3);
-    applied_from(&primary, &case, "");
+    apply_successfully_from(&primary, &case, "");
     let end = ask(&primary.dsn(), "select pg_current_wal_lsn()");
     let has_all = format!("select pg_last_wal_replay_lsn() >= '{end}'");
     wait_until("the standby has all changes", || ask(&standby.dsn(), &has_all) == "t");
@@ -105,7 +113,7 @@ fn a_promoted_standby_that_had_all_changes_continues_the_stream() {
     promote(&standby);
     for nth in [4, 5] {
         insert(&standby, nth, nth);
-        applied_from(&standby, &case, "");
+        apply_successfully_from(&standby, &case, "");
     }
     assert_eq!(rows(&case, "t"), "(1) (2) (3) (4) (5)");
     let digest = ask(&case.db.dsn(), "select digest from pgspate.stream");

@@ -7,14 +7,14 @@ use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use parquet::arrow::ArrowWriter;
 
 use crate::support::LoadCase;
-use crate::{applied, apply, counts, rows};
+use crate::{apply, apply_and_report, counts, rows};
 
 /// Applies the events to a table with two rows and compares the rows.
 #[track_caller]
 fn assert_leads_to(events: &str, args: &str, expected: &str) {
     let case = LoadCase::new("create table t (id int primary key, n numeric, note text)");
     case.db.run("insert into t values (1, 1.50, 'one'), (2, 2, 'two')");
-    applied(&case, events, args);
+    apply_and_report(&case, events, args);
     assert_eq!(rows(&case, "t"), expected);
 }
 
@@ -57,7 +57,7 @@ fn debezium_numbers_of_large_scales_keep_their_value() {
         + &event(16_383, "/w==", 2)
         + &event(2, "AQ==", 3)
         + &event(-131_070, "Cg==", 4);
-    applied(&case, &events, "");
+    apply_and_report(&case, &events, "");
     let found = "select string_agg(v || ' ' || (n::text in (rpad('1', 131072, '0'), \
                  '-0.' || lpad('1', 16383, '0'), '0.01'))::text, ', ' order by v) from t";
     assert_eq!(case.value(found), "2 true, 3 true, 4 true");
@@ -83,7 +83,7 @@ fn debezium_columns_that_the_target_lacks_are_ignored() {
     let run = apply(&case, "s.ndjson --quiet");
     assert_eq!(run.status, Some(2), "{}", run.stderr);
     assert!(run.stderr.contains("geometry values are not supported"), "{}", run.stderr);
-    applied(&case, &event, "--unknown-columns ignore");
+    apply_and_report(&case, &event, "--unknown-columns ignore");
     assert_eq!(rows(&case, "t"), "(1,-100:00:00)");
 }
 
@@ -141,7 +141,7 @@ fn an_update_without_the_targets_old_key_is_refused() {
     let plain = r#"{"op":"update","table":"t","key":{"id":1},"old":{"id":1,"email":"a@x","v":1},"#
         .to_owned()
         + "\"row\":{\"id\":1,\"email\":\"b@x\",\"v\":2}}\n";
-    applied(&case, &plain, "--stream plain");
+    apply_and_report(&case, &plain, "--stream plain");
     assert_eq!(rows(&case, "t"), "(1,b@x,2)");
 }
 
@@ -158,7 +158,7 @@ fn rows_may_be_identified_by_another_key_than_the_primary_key() {
 "pk":[{"name":"id","type":"integer"}]}"#;
     let events =
         format!("{{\"action\":\"B\"}}\n{}\n{{\"action\":\"C\"}}\n", event.replace('\n', ""));
-    applied(&case, &events, "");
+    apply_and_report(&case, &events, "");
     assert_eq!(rows(&case, "t"), "(1,a@x,2)");
 }
 
@@ -186,7 +186,7 @@ fn old_values_from_mysql_give_the_old_key_of_the_target() {
     ] {
         let case = LoadCase::new("create table t (id int, n numeric, note text primary key)");
         case.db.run("insert into t values (1, 1.50, 'one'), (2, 2, 'two')");
-        applied(&case, &events, "--map d.t=public.t");
+        apply_and_report(&case, &events, "--map d.t=public.t");
         assert_eq!(rows(&case, "t"), "(1,1.50,uno) (2,22,two)");
     }
 }
@@ -201,7 +201,7 @@ fn options_name_the_table_and_columns_of_dms_files() {
     let flat = r#"{"id":1,"n":"AMg=","__op":"u"}"#.to_owned() + "\n";
     let debezium = "--source-table t --debezium-decimals text";
     let case = LoadCase::new("create table t (id int primary key, n text)");
-    applied(&case, &flat, debezium);
+    apply_and_report(&case, &flat, debezium);
     assert_eq!(rows(&case, "t"), "(1,AMg=)");
 }
 

@@ -1,7 +1,7 @@
 //! Key changes, absent columns, and the net result of many events of one row.
 
 use crate::support::LoadCase;
-use crate::{applied, apply, counts, rows};
+use crate::{apply, apply_and_report, counts, rows};
 
 fn case() -> LoadCase {
     LoadCase::new(
@@ -13,7 +13,7 @@ fn case() -> LoadCase {
 #[test]
 fn inserts_updates_and_deletes_are_applied() {
     let case = case();
-    let report = applied(
+    let report = apply_and_report(
         &case,
         r#"{"op":"insert","table":"public.t","row":{"id":6,"a":"x","b":null}}
 {"op":"update","table":"t","row":{"id":1,"a":"y"}}
@@ -31,7 +31,7 @@ fn inserts_updates_and_deletes_are_applied() {
 #[test]
 fn absent_columns_keep_their_values() {
     let case = case();
-    let report = applied(
+    let report = apply_and_report(
         &case,
         r#"{"op":"update","table":"t","row":{"id":1,"a":"y","b":"x"}}
 {"op":"update","table":"t","row":{"id":2,"a":"y"}}
@@ -51,7 +51,7 @@ fn absent_columns_keep_their_values() {
 #[test]
 fn a_partial_update_keeps_the_columns_of_the_insert_before() {
     let case = case();
-    let report = applied(
+    let report = apply_and_report(
         &case,
         r#"{"op":"insert","table":"t","row":{"id":6,"a":"a6","b":"b6"}}
 {"op":"update","table":"t","row":{"id":6,"a":"x"}}
@@ -68,7 +68,7 @@ fn a_partial_update_keeps_the_columns_of_the_insert_before() {
 #[test]
 fn deletes_and_inserts_keep_their_order() {
     let case = case();
-    applied(
+    apply_and_report(
         &case,
         r#"{"op":"delete","table":"t","key":{"id":1}}
 {"op":"insert","table":"t","row":{"id":1,"a":"new"}}
@@ -99,7 +99,7 @@ fn all_keys_can_move_by_one() {
             event + &format!(r#","row":{{"id":{to}}}}}"#) + "\n"
         })
         .collect();
-    let report = applied(&case, &events, "");
+    let report = apply_and_report(&case, &events, "");
     assert_eq!(report["missing"], 0);
     assert_eq!(rows(&case, "t"), "(2,a1,b1) (3,a2,b2) (4,a3,b3) (5,a4,b4) (6,a5,b5)");
 }
@@ -108,7 +108,7 @@ fn all_keys_can_move_by_one() {
 #[test]
 fn a_key_change_keeps_the_other_columns() {
     let case = case();
-    applied(
+    apply_and_report(
         &case,
         r#"{"op":"update","table":"t","key":{"id":1},"row":{"id":10,"a":"x"}}
 {"op":"update","table":"t","row":{"id":2,"b":"y"}}
@@ -129,7 +129,7 @@ fn a_key_change_keeps_the_other_columns() {
 fn keys_can_be_swapped() {
     let case = case();
     // Swap through a third key, as most databases must.
-    applied(
+    apply_and_report(
         &case,
         r#"{"op":"update","table":"t","key":{"id":1},"row":{"id":-1}}
 {"op":"update","table":"t","key":{"id":2},"row":{"id":1}}
@@ -139,7 +139,7 @@ fn keys_can_be_swapped() {
     );
     assert_eq!(rows(&case, "t"), "(1,a2,b2) (2,a1,b1) (3,a3,b3) (4,a4,b4) (5,a5,b5)");
     // Swap in one statement, as some databases can. The other old columns distinguish the rows.
-    applied(
+    apply_and_report(
         &case,
         r#"{"op":"update","table":"t","old":{"id":3,"a":"a3"},"row":{"id":4,"a":"a3"},"tx":1}
 {"op":"update","table":"t","old":{"id":4,"a":"a4"},"row":{"id":5,"a":"a4"},"tx":1}
@@ -156,7 +156,7 @@ fn keys_can_be_swapped() {
 fn a_key_that_changes_twice_leaves_one_row() {
     let case =
         LoadCase::new("create table t (id int primary key, a text); insert into t values (1, 'a')");
-    applied(
+    apply_and_report(
         &case,
         r#"{"op":"update","table":"t","key":{"id":1},"row":{"id":2,"a":"a"},"tx":1}
 {"op":"update","table":"t","key":{"id":2},"row":{"id":3,"a":"b"},"tx":1,"end":true}
@@ -188,7 +188,7 @@ fn keys_are_swapped_in_a_transaction_of_many_batches() {
     let events = many + &event((1, "a"), 2, "");
     let many: String = (60..110).map(insert).collect();
     let events = events + &many + &event((2, "b"), 1, ",\"end\":true");
-    applied(&case, &events, "--batch-rows 1");
+    apply_and_report(&case, &events, "--batch-rows 1");
     assert_eq!(case.value("select string_agg(a, '' order by id) from t where id < 10"), "ba");
     assert_eq!(case.value("select count(*) from t"), "102");
 }
@@ -204,7 +204,7 @@ fn keys_are_swapped_if_another_event_is_refused() {
 {"op":"update","table":"t","old":{"id":1,"a":"a"},"row":{"id":2,"a":"a"},"tx":1}
 {"op":"update","table":"t","old":{"id":2,"a":"b"},"row":{"id":1,"a":"b"},"tx":1,"end":true}
 "#;
-    let report = applied(&case, events, "--max-dead-letters 1");
+    let report = apply_and_report(&case, events, "--max-dead-letters 1");
     assert_eq!((&report["dead_letters"], rows(&case, "t")), (&1.into(), "(1,b) (2,a)".into()));
     // A bad event between the two events of the swap is not set aside alone.
     let bad = r#"{"op":"insert","table":"t","row":{"id":3,"a":"no"},"tx":1}"#;
@@ -217,7 +217,7 @@ BAD
     let run = apply(&case, "u.ndjson --quiet --max-dead-letters 1");
     assert!(run.refusal().contains("This event and the 2 events after it exchange keys"));
     assert_eq!(rows(&case, "t"), "(1,b) (2,a)");
-    applied(&case, &swap.replace("BAD", good), "--stream good");
+    apply_and_report(&case, &swap.replace("BAD", good), "--stream good");
     assert_eq!(rows(&case, "t"), "(1,a) (2,b) (4,x)");
 }
 
@@ -238,7 +238,7 @@ fn updates_may_set_many_combinations_of_columns() {
             given.concat()
         );
     }
-    applied(&case, &events, "");
+    apply_and_report(&case, &events, "");
     // Returns the last number below 10,000 that has the column's bit.
     let last = |at: u32| (1..10_000_u32).rev().find(|nth| nth >> at & 1 == 1).unwrap();
     let last: Vec<_> = (0..14).map(|at| last(at).to_string()).collect();
@@ -252,7 +252,7 @@ fn a_key_may_occur_often_in_a_batch() {
         "create table n (k numeric, at timestamptz, v int, primary key (k, at)); \
          create extension if not exists citext; create table c (k citext primary key, v int)",
     );
-    let run = applied(
+    let run = apply_and_report(
         &case,
         r#"{"op":"insert","table":"n","row":{"k":1,"at":"2024-01-01 00:00:00+00","v":1}}
 {"op":"insert","table":"n","row":{"k":1.00,"at":"2024-01-01T00:00:00Z","v":2}}
@@ -277,13 +277,13 @@ fn a_stream_that_is_read_again_changes_nothing() {
 {"op":"update","table":"t","key":{"id":1},"row":{"id":10,"a":"q"}}
 {"op":"delete","table":"t","key":{"id":2}}
 "#;
-    applied(&case, events, "--stream one");
+    apply_and_report(&case, events, "--stream one");
     let before = rows(&case, "t");
     assert_eq!(before, "(10,q,b1) (3,a3,b3) (4,a4,b4) (5,a5,b5) (7,z,y)");
-    applied(&case, events, "--stream two");
+    apply_and_report(&case, events, "--stream two");
     assert_eq!(rows(&case, "t"), before);
     // Under the same stream name, the events are skipped.
-    let report = applied(&case, events, "--stream two");
+    let report = apply_and_report(&case, events, "--stream two");
     assert_eq!((&report["events"], &report["events_before"]), (&0.into(), &4.into()));
 }
 
@@ -300,7 +300,7 @@ fn case_with_child() -> LoadCase {
 #[test]
 fn truncate_discards_earlier_events() {
     let case = case_with_child();
-    let report = applied(
+    let report = apply_and_report(
         &case,
         r#"{"op":"insert","table":"t","row":{"id":6,"a":"x"},"tx":"a"}
 {"op":"truncate","table":"child","tx":"a"}
@@ -319,7 +319,7 @@ fn truncate_discards_earlier_events() {
 fn tables_truncated_together_are_in_one_batch() {
     let case = case_with_child();
     // The first batch is full after the truncate of the first table.
-    let report = applied(
+    let report = apply_and_report(
         &case,
         r#"{"op":"insert","table":"t","row":{"id":6,"a":"x"},"tx":"a"}
 {"op":"truncate","table":"t","tx":"a"}
@@ -338,7 +338,7 @@ fn events_of_tables_without_a_key_need_the_whole_old_row() {
         "create table t (a int, b text, c json); insert into t values (1, 'x', null), \
          (1, 'x', null), (2, null, '{\"a\": 1}'), (3, '', null)",
     );
-    let report = applied(
+    let report = apply_and_report(
         &case,
         r#"{"op":"insert","table":"t","row":{"a":4,"b":"y","c":null}}
 {"op":"delete","table":"t","old":{"a":1,"b":"x","c":null}}
@@ -371,7 +371,7 @@ fn unchanged_rows_are_not_written() {
     let versions =
         "select string_agg(concat_ws(' ', id, ctid, xmin, xmax), ';' order by id) from t";
     let before = case.value(versions);
-    let report = applied(
+    let report = apply_and_report(
         &case,
         r#"{"op":"update","table":"t","row":{"id":1,"a":"a1","b":"b1"}}
 {"op":"snapshot","table":"t","row":{"id":2,"a":"a2","b":"b2"}}

@@ -18,13 +18,13 @@ mod slot_faults;
 
 mod lock_waits;
 mod omitted_values;
-#[allow(dead_code, reason = "the faults of load need more of it")]
+#[allow(dead_code, reason = "other tests use the rest of this module")]
 #[path = "../faults/plan.rs"]
 mod plan;
-#[allow(dead_code, reason = "the faults of load need more of it")]
+#[allow(dead_code, reason = "other tests use the rest of this module")]
 #[path = "../faults/protocol.rs"]
 mod protocol;
-#[allow(dead_code, reason = "the faults of load need more of it")]
+#[allow(dead_code, reason = "other tests use the rest of this module")]
 #[path = "../faults/proxy.rs"]
 mod proxy;
 #[path = "../support/run.rs"]
@@ -32,7 +32,7 @@ mod run;
 mod slots;
 mod snapshots;
 mod source;
-#[allow(dead_code, unused_imports, reason = "the tests of load need more of it")]
+#[allow(dead_code, unused_imports, reason = "other tests use the rest of this module")]
 #[path = "../load/support.rs"]
 mod support;
 mod tables;
@@ -59,7 +59,7 @@ fn apply(case: &LoadCase, args: &str) -> Run {
 
 /// Writes the events to a file and applies the file, which must succeed. Returns the report.
 #[track_caller]
-fn applied(case: &LoadCase, events: &str, args: &str) -> serde_json::Value {
+fn apply_and_report(case: &LoadCase, events: &str, args: &str) -> serde_json::Value {
     case.put("s.ndjson", events);
     let run = apply(case, &format!("s.ndjson --json --quiet {args}"));
     assert!(matches!(run.status, Some(0 | 1)), "{}", run.stderr);

@@ -13,7 +13,7 @@ use pgspate_embedded::{ThrowawayServer, silent, testing};
 
 use crate::random_history::SplitMix;
 use crate::run::{ask, wait_until};
-use crate::source::{CONF, PublishedDatabase, applied_slot};
+use crate::source::{CONF, PublishedDatabase, apply_slot_and_report};
 use crate::support::LoadCase;
 
 const TABLES: [&str; 5] = ["parent", "child", "loner", "swaps", "wide"];
@@ -142,13 +142,17 @@ fn replicate_history(subscriber: &ThrowawayServer, seed: u64) -> usize {
     ask(&native, &subscribe);
     let is_ready = "select count(*) from pg_subscription_rel where srsubstate <> 'r'";
     wait_until("the subscription has copied its tables", || ask(&native, is_ready) == "0");
-    applied_slot(&source, &case, "--snapshot");
+    apply_slot_and_report(&source, &case, "--snapshot");
     for _ in 0..3 {
         run_transactions(&source, &mut random, 25);
         let rows = 1 + random.below(90);
         // Send batches directly where possible, or stage all of them.
         let direct = [0, 1000][random.below(2) as usize];
-        applied_slot(&source, &case, &format!("--batch-rows {rows} --direct-rows {direct}"));
+        apply_slot_and_report(
+            &source,
+            &case,
+            &format!("--batch-rows {rows} --direct-rows {direct}"),
+        );
         assert_eq!(table_rows(&case.db.dsn()), table_rows(&source.dsn()), "seed {seed} {clause}");
     }
     let end = source.value("select pg_current_wal_lsn()");

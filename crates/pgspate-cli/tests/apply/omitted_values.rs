@@ -5,7 +5,7 @@ use std::io::Write as _;
 
 use crate::run::wait_until;
 use crate::support::LoadCase;
-use crate::{applied, apply, command, counts, finish, rows, spawn};
+use crate::{apply, apply_and_report, command, counts, finish, rows, spawn};
 
 const UNAVAILABLE: &str = "\"__debezium_unavailable_value\"";
 
@@ -40,12 +40,12 @@ fn a_delete_and_an_insert_without_headers_are_one_change() {
         let case = case();
         let events: String =
             [key_change(1, 11), key_change(2, 1), key_change(11, 12)].concat().concat();
-        let report = applied(&case, &events, args);
+        let report = apply_and_report(&case, &events, args);
         assert_eq!((&report["events"], &report["missing"]), (&6.into(), &0.into()));
         assert_eq!(rows(&case, "t"), "(1,1,\"large 2\") (12,12,\"large 1\") (3,3,\"large 3\")");
         // The next run reads the same events again, and then two new events.
         let more = events + &key_change(3, 4).concat();
-        assert_eq!(applied(&case, &more, args)["events"], 2);
+        assert_eq!(apply_and_report(&case, &more, args)["events"], 2);
         assert_eq!(case.value("select note from t where id = 4"), "large 3");
     }
 }
@@ -55,22 +55,22 @@ fn a_delete_and_an_insert_without_headers_are_one_change() {
 fn a_key_change_split_between_two_runs_invents_no_values() {
     let case = case();
     let [delete, insert] = key_change(1, 11);
-    applied(&case, &delete, "");
+    apply_and_report(&case, &delete, "");
     assert_eq!(case.value("select count(*) from t"), "2");
     case.put("s.ndjson", delete.clone() + &insert);
     let refusal = apply(&case, "s.ndjson --quiet").refusal();
     assert!(refusal.contains("only that row had the values"), "{refusal}");
     assert!(refusal.contains("at: s.ndjson, line 3"), "{refusal}");
-    let report = applied(&case, &(delete + &insert), "--max-dead-letters 1");
+    let report = apply_and_report(&case, &(delete + &insert), "--max-dead-letters 1");
     assert_eq!((&report["dead_letters"], counts(&report)), (&1.into(), [0, 0, 0, 0]));
     assert_eq!(case.value("select count(*) from t"), "2");
     let payload = case.value("select payload from pgspate.dead_letter");
     assert!(payload.contains(r#""row":{"id":"11","v":"11"},"unchanged":["note"]"#), "{payload}");
     // The uncorrected dead letter is refused again, without invented values.
-    let report = applied(&case, &(payload.clone() + "\n"), "--stream unmended");
+    let report = apply_and_report(&case, &(payload.clone() + "\n"), "--stream unmended");
     assert_eq!(counts(&report), [0, 0, 0, 1]);
     let mended = payload.replace(r#"},"unchanged":["note"]"#, r#","note":"large 1"}"#);
-    applied(&case, &(mended + "\n"), "--stream mended");
+    apply_and_report(&case, &(mended + "\n"), "--stream mended");
     assert_eq!(case.value("select note from t where id = 11"), "large 1");
 }
 
@@ -99,7 +99,7 @@ fn an_insert_with_omitted_values_is_refused() {
         let refusal = apply(&case, &format!("s.ndjson --quiet {args}")).refusal();
         let what = "the event has no value for column \"note\" of a new row of public.t";
         assert!(refusal.contains(what), "{events}: {refusal}");
-        applied(&case, &events, &format!("{args} --max-dead-letters 1"));
+        apply_and_report(&case, &events, &format!("{args} --max-dead-letters 1"));
         assert_eq!(case.value("select count(*) from t where note is null"), "0", "{events}");
         let letter = r#"{"op":"(insert|snapshot)","schema":"public","table":"t",.*"unchanged""#;
         let sql = format!("select count(*) from pgspate.dead_letter where payload ~ '{}'", {
@@ -125,7 +125,7 @@ fn headers_of_flattened_rows_keep_omitted_values_of_a_key_change() {
         + &record(11, "oldkey", 1, &row(11, r#","__op":"c""#))
         + &record(2, "newkey", 12, "null")
         + &record(12, "oldkey", 2, &row(12, ""));
-    applied(&case, &events, "");
+    apply_and_report(&case, &events, "");
     assert_eq!(rows(&case, "t"), "(11,11,\"large 1\") (12,12,\"large 2\") (3,3,\"large 3\")");
 }
 
@@ -144,7 +144,7 @@ fn an_update_of_a_missing_row_invents_no_values() {
     let debezium = envelope("u", "null", &row(9, "9", UNAVAILABLE), 1);
     for event in [wal2json, maxwell, debezium] {
         let case = case();
-        let report = applied(&case, &(event.clone() + "\n"), "");
+        let report = apply_and_report(&case, &(event.clone() + "\n"), "");
         assert_eq!(counts(&report), [0, 0, 0, 1], "{event}");
         assert_eq!(case.value("select count(*) from t"), "3", "{event}");
     }

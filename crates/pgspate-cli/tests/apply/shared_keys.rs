@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::source::{PublishedDatabase, applied_slot};
+use crate::source::{PublishedDatabase, apply_slot_and_report};
 use crate::support::LoadCase;
-use crate::{applied, apply, counts, rows};
+use crate::{apply, apply_and_report, counts, rows};
 
 const CREATE_KK: &str = "create table kk (k int primary key deferrable, v text);\n\
                     alter table kk replica identity full;\n";
@@ -39,12 +39,12 @@ fn rows_that_differ_only_in_their_key_are_all_kept() {
         source.run("truncate kk");
         source.run(rows_before);
         let args = format!("--direct-rows {direct} --stream s{direct}");
-        applied_slot(&source, &case, &format!("--create-slot {args}"));
+        apply_slot_and_report(&source, &case, &format!("--create-slot {args}"));
         source.run("update kk set k = k + 1");
-        applied_slot(&source, &case, &args);
+        apply_slot_and_report(&source, &case, &args);
         assert_eq!(rows(&case, "kk"), source.rows("kk"));
         source.run("update kk set k = k + 1;\nupdate kk set k = 10 - k, v = 'y'");
-        applied_slot(&source, &case, &args);
+        apply_slot_and_report(&source, &case, &args);
         assert_eq!(rows(&case, "kk"), source.rows("kk"));
         source.value(&format!("select pg_drop_replication_slot('{}')", source.slot_name()));
     }
@@ -76,11 +76,11 @@ fn swapped_keys_need_transactions() {
     // Transaction marks show which events belong to the swap.
     let case = LoadCase::new(&format!("{CREATE_KK}insert into kk values (1, 'a'), (2, 'b')"));
     let events = format!("{{\"action\":\"B\"}}\n{}{{\"action\":\"C\"}}\n", swap_of_keys());
-    applied(&case, &events, "");
+    apply_and_report(&case, &events, "");
     assert_eq!(rows(&case, "kk"), "(1,b) (2,a)");
     // No other row has the new key.
     let moved = update("kk", [json!(1), json!("b")], [json!(3), json!("b")]);
-    applied(&case, &moved, "--stream other");
+    apply_and_report(&case, &moved, "--stream other");
     assert_eq!(rows(&case, "kk"), "(2,a) (3,b)");
 }
 
@@ -88,10 +88,10 @@ fn swapped_keys_need_transactions() {
 fn an_update_that_changes_nothing_counts_only_as_an_event() {
     let case = LoadCase::new("create table l (k int, v text); insert into l values (1, 'a')");
     let same = update("l", [json!(1), json!("a")], [json!(1), json!("a")]);
-    let report = applied(&case, &same, "");
+    let report = apply_and_report(&case, &same, "");
     assert_eq!((&report["events"], counts(&report)), (&1.into(), [0, 0, 0, 0]));
     let other = update("l", [json!(1), json!("a")], [json!(1), json!("b")]);
-    let report = applied(&case, &format!("{same}{other}"), "--stream more");
+    let report = apply_and_report(&case, &format!("{same}{other}"), "--stream more");
     assert_eq!(counts(&report), [1, 0, 1, 0]);
     assert_eq!(rows(&case, "l"), "(1,b)");
 }
@@ -106,7 +106,7 @@ fn rows_without_a_key_are_deleted_and_inserted_in_order() {
     let case = LoadCase::new("create table l (n int)");
     // The first delete finds no row. It must not delete the row that is inserted later.
     let events = [line("delete", 1), line("insert", 1), line("insert", 2), line("delete", 2)];
-    let report = applied(&case, &events.concat(), "");
+    let report = apply_and_report(&case, &events.concat(), "");
     assert_eq!(counts(&report), [2, 0, 1, 1], "{report}");
     assert_eq!(rows(&case, "l"), "(1)");
 }
@@ -123,7 +123,7 @@ fn rows_with_a_unique_value_that_may_be_null_are_updated() {
         }
         let events = update("l", [json!(1), json!("a")], [json!(1), json!("c")])
             + &update("l", [json!(2), json!("b")], [json!(2), json!("d")]);
-        applied(&case, &events, "");
+        apply_and_report(&case, &events, "");
         assert_eq!(rows(&case, "l"), "(1,c) (2,d)");
         if !child.is_empty() {
             assert_eq!(rows(&case, "c"), "(1)");

@@ -4,7 +4,7 @@ use insta::assert_snapshot;
 use regex_lite::Regex;
 
 use crate::run::wait_until;
-use crate::source::{PublishedDatabase, applied_slot, apply_slot, follow};
+use crate::source::{PublishedDatabase, apply_slot, apply_slot_and_report, follow};
 use crate::support::{LoadCase, redact};
 use crate::{Run, counts, finish, rows};
 
@@ -67,16 +67,16 @@ fn assert_same(source: &PublishedDatabase, case: &LoadCase) {
 fn each_run_applies_the_changes_since_the_previous_run() {
     let source = PublishedDatabase::new(&format!("{CREATE_TABLES}{INSERT_ROWS}{PUBLICATION};\n"));
     let case = LoadCase::new(CREATE_TABLES);
-    let report = applied_slot(&source, &case, "--snapshot");
+    let report = apply_slot_and_report(&source, &case, "--snapshot");
     assert_eq!(report["copied"].as_array().unwrap().len(), 4, "{report}");
     assert_eq!(report["events"], 0);
     assert_same(&source, &case);
     source.run(CHANGE_ROWS);
-    let report = applied_slot(&source, &case, "--snapshot");
+    let report = apply_slot_and_report(&source, &case, "--snapshot");
     assert!(report.get("copied").is_none() && report["events"].as_u64() > Some(1500), "{report}");
     assert_same(&source, &case);
     source.run("begin; truncate t, log; insert into t values (1, 1, 1, null); commit");
-    let report = applied_slot(&source, &case, "");
+    let report = apply_slot_and_report(&source, &case, "");
     assert_eq!((&report["truncated"], &report["events"]), (&2.into(), &3.into()), "{report}");
     assert_same(&source, &case);
     // pgspate has confirmed the applied changes, so the source does not send them again.
@@ -87,7 +87,7 @@ fn each_run_applies_the_changes_since_the_previous_run() {
         source.slot_name()
     );
     assert_eq!(source.value(&behind), "f");
-    let report = applied_slot(&source, &case, "");
+    let report = apply_slot_and_report(&source, &case, "");
     assert_eq!((&report["events"], counts(&report)), (&0.into(), [0, 0, 0, 0]));
 }
 
@@ -95,9 +95,9 @@ fn each_run_applies_the_changes_since_the_previous_run() {
 fn a_slot_without_a_snapshot_applies_only_later_changes() {
     let source = PublishedDatabase::new(&format!("{CREATE_TABLES}{PUBLICATION};\n"));
     let case = LoadCase::new(CREATE_TABLES);
-    applied_slot(&source, &case, "--create-slot");
+    apply_slot_and_report(&source, &case, "--create-slot");
     source.run(INSERT_ROWS);
-    let report = applied_slot(&source, &case, "");
+    let report = apply_slot_and_report(&source, &case, "");
     assert_eq!(report["inserted"], 3054, "{report}");
     assert_same(&source, &case);
 }
@@ -107,10 +107,10 @@ fn tables_are_mapped_and_excluded() {
     let source = PublishedDatabase::new(&format!("{CREATE_TABLES}{INSERT_ROWS}{PUBLICATION};\n"));
     let case = LoadCase::new("create schema copy; create table copy.log (n int, what text)");
     let args = "--tables public.log --map public.*=copy.*";
-    let report = applied_slot(&source, &case, &format!("--snapshot {args}"));
+    let report = apply_slot_and_report(&source, &case, &format!("--snapshot {args}"));
     assert_eq!(report["copied"][0]["table"], "copy.log");
     source.run(CHANGE_ROWS);
-    let report = applied_slot(&source, &case, args);
+    let report = apply_slot_and_report(&source, &case, args);
     assert!(report["left_out"].as_u64() > Some(1500), "{report}");
     assert_eq!(rows(&case, "copy.log"), "(1,a) (2,b) (3,\"\")");
 }
@@ -149,7 +149,7 @@ fn columns_may_be_added_and_dropped_while_a_stream_runs() {
     hint: Add the column to the table, or give `--unknown-columns ignore` or
           … `--unknown-columns add`.
     "#);
-    applied_slot(&source, &case, "--unknown-columns add");
+    apply_slot_and_report(&source, &case, "--unknown-columns add");
     assert_eq!(case.value("select c from t where id = 4"), "4");
 }
 
@@ -194,9 +194,9 @@ fn errors_name_what_is_missing_and_the_remedy() {
     "#);
     // Another client moves the slot forward, so pgspate cannot get the changes before that
     // position.
-    applied_slot(&source, &case, "");
+    apply_slot_and_report(&source, &case, "");
     source.run("insert into t values (1)");
-    applied_slot(&source, &case, "");
+    apply_slot_and_report(&source, &case, "");
     source.run("insert into t values (2)");
     source.run(&format!(
         "select pg_replication_slot_advance('{}', pg_current_wal_lsn())",
@@ -235,7 +235,7 @@ fn the_plan_says_what_the_run_would_do() {
               apply the transactions that commit later
       ends    never: new commits are applied when they arrive
       public.log -> public.log, rows found by all columns
-        warning: it has no column "what"
+        warning: the target table has no column "what"
       public.news has no target table
         warning: relation public.news does not exist
       public.parent -> public.parent, rows found by id

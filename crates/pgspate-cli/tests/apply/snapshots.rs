@@ -1,7 +1,7 @@
 //! The snapshot: the rows that exist when a slot is created, and what prevents copying them.
 
 use crate::run::wait_until;
-use crate::source::{PublishedDatabase, applied_slot, apply_slot, follow};
+use crate::source::{PublishedDatabase, apply_slot, apply_slot_and_report, follow};
 use crate::support::LoadCase;
 use crate::{finish, rows};
 
@@ -17,7 +17,7 @@ fn inheriting_tables_keep_their_own_rows() {
          create publication p for table parent, child"
     ));
     let case = LoadCase::new(&CREATE_FAMILY.replace('\n', " "));
-    applied_slot(&source, &case, "--snapshot");
+    apply_slot_and_report(&source, &case, "--snapshot");
     for table in ["only parent", "child"] {
         assert_eq!(rows(&case, table), source.rows(table), "{table}");
     }
@@ -28,12 +28,12 @@ fn inheriting_tables_keep_their_own_rows() {
          update only parent set v = 9;\ndelete from only parent where id = 2;\n\
          update only parent set id = 4 where id = 3;\nupdate child set v = 5 where id = 3",
     );
-    applied_slot(&source, &case, "");
+    apply_slot_and_report(&source, &case, "");
     for table in ["only parent", "child"] {
         assert_eq!(rows(&case, table), source.rows(table), "{table}");
     }
     source.run("truncate only parent;\ndelete from child where id = 3");
-    applied_slot(&source, &case, "");
+    apply_slot_and_report(&source, &case, "");
     assert_eq!(rows(&case, "parent"), "(2,2)");
 }
 
@@ -52,10 +52,10 @@ fn the_search_path_of_the_source_does_not_change_values() {
         "create schema shop; create table shop.goods (id int); \
          create table t (id int primary key, of regclass)",
     );
-    applied_slot(&source, &case, "--snapshot");
+    apply_slot_and_report(&source, &case, "--snapshot");
     assert_eq!(case.value("select count(*) from t where of = 'shop.goods'::regclass"), "100");
     source.run("insert into public.t values (101, 'shop.goods')");
-    applied_slot(&source, &case, "");
+    apply_slot_and_report(&source, &case, "");
     assert_eq!(case.value("select count(*) from t where of = 'shop.goods'::regclass"), "101");
 }
 
@@ -73,9 +73,9 @@ fn operators_of_the_source_do_not_replace_operators_of_postgresql() {
     source.run(&format!("alter database {name} set search_path = evil, pg_catalog, public"));
     let was_run = || source.value("select is_called from evil.runs");
     let case = LoadCase::new("create table t (id int primary key)");
-    applied_slot(&source, &case, "--snapshot");
+    apply_slot_and_report(&source, &case, "--snapshot");
     source.run("insert into t values (2)");
-    applied_slot(&source, &case, "");
+    apply_slot_and_report(&source, &case, "");
     assert_eq!(rows(&case, "t"), "(1) (2)");
     assert_eq!(was_run(), "f");
     source.run("select 'a'::text = 'a'::text");
@@ -95,7 +95,7 @@ fn a_snapshot_runs_no_function_of_the_tables_owner() {
          create publication p for table t",
     );
     let case = LoadCase::new("create table t (id int primary key, n int)");
-    applied_slot(&source, &case, "--snapshot");
+    apply_slot_and_report(&source, &case, "--snapshot");
     assert_eq!(rows(&case, "t"), "(1,1) (2,)");
     assert_eq!(source.value("select is_called from runs"), "f");
 }
@@ -153,7 +153,7 @@ fn a_signal_ends_a_wait_for_the_source() {
         wait_until("no session creates the slot any more", || source.value(&slots) == "0");
         drop(blocker);
     }
-    applied_slot(&source, &case, "--snapshot");
+    apply_slot_and_report(&source, &case, "--snapshot");
 }
 
 /// An unfinished copy starts again from scratch, whatever `application_name` the sessions have.
@@ -185,9 +185,9 @@ fn a_ledger_in_the_source_is_not_copied() {
          insert into t values (1);\ncreate publication p for all tables",
     );
     let case = LoadCase::new("create table t (id int primary key)");
-    applied_slot(&source, &case, "--snapshot");
+    apply_slot_and_report(&source, &case, "--snapshot");
     source.run("insert into pgspate.version values (2);\ninsert into t values (2)");
-    let report = applied_slot(&source, &case, "");
+    let report = apply_slot_and_report(&source, &case, "");
     assert_eq!((&report["left_out"], &report["events"]), (&1.into(), &2.into()), "{report}");
     assert_eq!(rows(&case, "t"), "(1) (2)");
 }

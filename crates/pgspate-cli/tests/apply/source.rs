@@ -133,7 +133,7 @@ pub(crate) fn apply_slot(source: &PublishedDatabase, case: &LoadCase, args: &str
 
 /// Runs `pgspate apply` of the slot, which must succeed. Returns the report.
 #[track_caller]
-pub(crate) fn applied_slot(
+pub(crate) fn apply_slot_and_report(
     source: &PublishedDatabase,
     case: &LoadCase,
     args: &str,

@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 
 use crate::support::{LoadCase, folded};
-use crate::{applied, apply, counts, rows};
+use crate::{apply, apply_and_report, counts, rows};
 
 fn case_with_parent_and_child() -> LoadCase {
     LoadCase::new(
@@ -19,7 +19,7 @@ fn case_with_parent_and_child() -> LoadCase {
 #[test]
 fn foreign_keys_hold_whatever_the_order_of_tables() {
     let case = case_with_parent_and_child();
-    let report = applied(
+    let report = apply_and_report(
         &case,
         r#"{"op":"update","table":"child","row":{"id":3,"v":"zz"}}
 {"op":"insert","table":"parent","row":{"id":4,"email":"d"}}
@@ -47,7 +47,7 @@ fn a_change_of_a_referenced_key_deletes_no_child() {
              create table child (id int primary key, parent int references parent {action}); \
              insert into parent values (1, 'a'), (2, 'b'); insert into child values (1, 1), (2, 2)"
         ));
-        applied(
+        apply_and_report(
             &case,
             r#"{"op":"update","table":"parent","key":{"id":1},"row":{"id":10}}
 {"op":"update","table":"child","row":{"id":1,"parent":10}}
@@ -71,7 +71,7 @@ fn foreign_keys_may_form_trees_and_cycles() {
          alter table a add foreign key (b) references b; \
          insert into a values (1, null); insert into b values (1, 1); update a set b = 1",
     );
-    let report = applied(
+    let report = apply_and_report(
         &case,
         r#"{"op":"insert","table":"tree","row":{"id":4,"up":3}}
 {"op":"insert","table":"tree","row":{"id":5,"up":4}}
@@ -96,7 +96,7 @@ fn foreign_keys_may_form_trees_and_cycles() {
 #[test]
 fn unique_values_move_between_rows() {
     let case = case_with_parent_and_child();
-    applied(
+    apply_and_report(
         &case,
         r#"{"op":"delete","table":"parent","key":{"id":3}}
 {"op":"insert","table":"parent","row":{"id":4,"email":"c"}}
@@ -128,7 +128,7 @@ fn many_unique_values_can_rotate() {
             event + &format!(r#","tx":1,"end":{end}}}"#) + "\n"
         })
         .collect();
-    applied(&case, &events, "");
+    apply_and_report(&case, &events, "");
     assert_eq!(case.value("select count(*) from t where u = (id + 1) % 3000 and v = 'v'"), "3000");
 }
 
@@ -139,7 +139,7 @@ fn deferred_constraints_wait_for_the_commit() {
          create table c (id int primary key, p int references p deferrable); \
          insert into p values (1, 1), (2, 2)",
     );
-    applied(
+    apply_and_report(
         &case,
         r#"{"op":"insert","table":"c","row":{"id":1,"p":9},"tx":1}
 {"op":"update","table":"p","row":{"id":1,"u":2},"tx":1}
@@ -172,7 +172,7 @@ fn values_of_all_types_and_special_columns_are_stored() {
         "\n",
         r#"{"op":"update","table":"t","row":{"id":2,"arr":"{}","m":"sad"}}"#,
     ];
-    applied(&case, &events.concat(), "");
+    apply_and_report(&case, &events.concat(), "");
     let row = "set timezone = 'utc'; select replace(t::text, ',', ' ,') from t where id = 7";
     let row = case.value(row);
     assert_snapshot!(folded(&row), @r#"
@@ -201,9 +201,9 @@ fn unknown_columns_are_refused_ignored_or_added() {
           … `--unknown-columns add`.
     "#);
     assert_eq!(rows(&case, "t"), "");
-    applied(&case, events, "--unknown-columns ignore");
+    apply_and_report(&case, events, "--unknown-columns ignore");
     assert_eq!(rows(&case, "t"), "(1,y) (2,z)");
-    applied(&case, events, "--unknown-columns add --stream again");
+    apply_and_report(&case, events, "--unknown-columns add --stream again");
     assert_eq!(rows(&case, "t"), "(1,y,f,) (2,z,,)");
     let columns = "select string_agg(attname || ' ' || format_type(atttypid, atttypmod), ', ' \
                    order by attnum) from pg_attribute \
@@ -222,7 +222,7 @@ fn tables_are_mapped_selected_and_reported_as_missing() {
 {"op":"insert","table":"other.x","row":{"id":3}}
 "#;
     let args = "--map shop.orders=o --map shop.*=s.* --tables shop.*";
-    let report = applied(&case, events, args);
+    let report = apply_and_report(&case, events, args);
     assert_eq!((&report["left_out"], &report["inserted"]), (&1.into(), &2.into()));
     assert_eq!((rows(&case, "s.t"), rows(&case, "o")), ("(1)".into(), "(2)".into()));
     assert_snapshot!(apply(&case, "s.ndjson --quiet --stream b").refusal(), @"
@@ -252,7 +252,7 @@ fn a_change_of_letter_case_is_applied_under_any_collation() {
          insert into t values (1, 'abc')",
     );
     let event = "{\"op\":\"update\",\"table\":\"t\",\"row\":{\"id\":1,\"note\":\"ABC\"}}\n";
-    applied(&case, event, "");
+    apply_and_report(&case, event, "");
     assert_eq!(rows(&case, "t"), "(1,ABC)");
 }
 
@@ -271,7 +271,7 @@ fn keys_that_a_type_modifier_makes_equal_are_one_key() {
             events += &format!("{{\"op\":\"insert\",\"table\":\"{table}\",\"row\":{row}}}\n");
         }
     }
-    applied(&case, &events, "");
+    apply_and_report(&case, &events, "");
     assert_eq!((rows(&case, "d"), rows(&case, "s")), ("(1.00,1)".into(), "(ab,1)".into()));
     assert_eq!(case.value("select count(*) from c"), "2");
 }
@@ -290,7 +290,7 @@ fn a_key_change_does_not_delete_referring_rows() {
     let change = r#"{"op":"update","table":"p","key":{"id":1},"row":{"id":10,"v":0}}
 "#;
     // With `on update cascade`, the referring rows get the new key.
-    applied(&case, change, "--stream one");
+    apply_and_report(&case, change, "--stream one");
     assert_eq!((rows(&case, "c"), rows(&case, "n")), ("(1,10) (2,3)".into(), "(1,4)".into()));
     case.db.run("update p set id = 1 where id = 10");
     case.put("n.ndjson", change.replace(":1}", ":4}"));
@@ -310,7 +310,7 @@ fn a_key_change_does_not_delete_referring_rows() {
 {"op":"update","table":"p","key":{"id":2},"row":{"id":20}}
 {"op":"delete","table":"p","key":{"id":3}}
 "#;
-    applied(&case, &with_child, "--stream two --batch-delay 60000");
+    apply_and_report(&case, &with_child, "--stream two --batch-delay 60000");
     assert_eq!(
         (rows(&case, "p"), rows(&case, "c")),
         ("(10,0) (20,0) (4,0)".into(), "(1,10)".into())
@@ -328,7 +328,7 @@ fn a_key_change_in_place_keeps_other_columns() {
     let events = r#"{"op":"update","table":"p","key":{"id":1},"row":{"id":10}}
 {"op":"update","table":"p","key":{"id":2},"row":{"id":20,"v":null}}
 "#;
-    applied(&case, events, "");
+    apply_and_report(&case, events, "");
     assert_eq!(
         (rows(&case, "p"), rows(&case, "c")),
         ("(10,7,8) (20,,8)".into(), "(10) (20)".into())
@@ -349,13 +349,13 @@ fn events_may_lack_columns_whose_domain_refuses_null() {
 {"op":"insert","table":"t","row":{"id":3,"w":"y","c":2,"v":1}}
 {"op":"insert","table":"t","row":{"id":4,"w":"z","c":3,"v":1}}
 "#;
-    applied(&case, events, "--stream a");
+    apply_and_report(&case, events, "--stream a");
     let events = r#"{"op":"update","table":"t","row":{"id":1,"v":2}}
 {"op":"update","table":"t","row":{"id":2,"c":1.50}}
 {"op":"update","table":"t","key":{"id":3},"row":{"id":30,"c":9}}
 {"op":"delete","table":"t","key":{"id":4}}
 "#;
-    applied(&case, events, "--stream b");
+    apply_and_report(&case, events, "--stream b");
     assert_eq!(rows(&case, "t"), "(1,dflt,7.00,2) (2,x,1.50,1) (30,y,9.00,1)");
     case.put("s.ndjson", "{\"op\":\"update\",\"table\":\"t\",\"row\":{\"id\":1,\"w\":null}}\n");
     let refusal = apply(&case, "s.ndjson --quiet").refusal().clone();

@@ -13,7 +13,7 @@ mod report_text;
 #[path = "../support/run.rs"]
 mod run;
 mod server_checks;
-#[allow(dead_code, unused_imports, reason = "the tests of load need more of it")]
+#[allow(dead_code, unused_imports, reason = "other tests use the rest of this module")]
 #[path = "../load/support.rs"]
 mod support;
 mod table_checks;

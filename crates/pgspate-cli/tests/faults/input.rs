@@ -24,7 +24,7 @@ pub(crate) enum RowKinds {
     Good,
     /// Only accepted rows, into a table whose indexes the load drops and rebuilds.
     Indexed,
-    /// Also records that must become rejects; the table has a unique key.
+    /// Accepted rows, and records that must become rejects; the table has a unique key.
     Mixed,
 }
 

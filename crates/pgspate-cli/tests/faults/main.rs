@@ -15,7 +15,7 @@ mod lost_commits;
 mod network_faults;
 mod plan;
 mod protocol;
-#[allow(dead_code, reason = "the faults of apply need more of it")]
+#[allow(dead_code, reason = "other tests use the rest of this module")]
 mod proxy;
 mod proxy_tests;
 #[path = "../support/run.rs"]

@@ -18,7 +18,8 @@ use crate::tally::run_all;
 use crate::test_random::{TestRandom, long_run};
 use crate::trial::{LoadSettings, LoadTrial};
 
-/// Runs trials in which `then` ends the command, at chosen and at random messages.
+/// Runs trials in which the action `then` ends the load, after a stall at a chosen or at a random
+/// message.
 fn run_stop_trials(then: StallAction, seed: u64, random_points: u64) {
     let (end, each) =
         (LoadSettings::new(3, Commit::AtEnd), LoadSettings::new(2, Commit::EachChunk));

@@ -156,10 +156,10 @@ impl FromStr for StallAction {
 
     fn from_str(text: &str) -> Result<StallAction, String> {
         if let Some(which) = text.strip_prefix("terminate:") {
-            let which = which.parse().map_err(|_| format!("\"{which}\" is no number"))?;
+            let which = which.parse().map_err(|_| format!("\"{which}\" is not a number"))?;
             return Ok(StallAction::Terminate(which));
         }
         let found = ACTION_NAMES.iter().find(|(_, name)| *name == text);
-        found.map(|(then, _)| *then).ok_or_else(|| format!("\"{text}\" is nothing that happens"))
+        found.map(|(then, _)| *then).ok_or_else(|| format!("\"{text}\" is not an action"))
     }
 }

@@ -1,4 +1,4 @@
-//! Jobs of engines with a driver: begin, parts, complete, abort.
+//! Jobs of distributed engines such as Spark: begin, parts, complete, abort.
 
 use std::sync::Arc;
 
@@ -428,7 +428,7 @@ struct DriverRun<'a> {
 }
 
 impl DriverRun<'_> {
-    /// Writes two parts of two rows, in the first of which an attempt may be repeated.
+    /// Writes two parts of two rows. An attempt of the first part may be repeated.
     fn drive(&self, name: &str, (first, last): (i32, i32)) -> Result<FleetJobReport> {
         let handle = self.scene.runtime.handle();
         let (dsn, limits) = (&self.dsn, self.limits);

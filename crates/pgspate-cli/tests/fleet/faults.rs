@@ -28,7 +28,7 @@ fn members_killed_at_random_moments_leave_the_table_as_one_sync_does() {
     let life_millis_max = life_millis_max();
     let kills = thread::scope(|scope| {
         let mut random = TestRandom::for_test_run(2611);
-        // As many workers as an engine of arrays has nodes.
+        // Each worker stands for a node of a scheduler that runs job arrays.
         let workers: Vec<_> = (0..4)
             .map(|worker| {
                 let (scene, dsn) = (&scene, &dsn);

@@ -10,21 +10,21 @@ mod faults;
 mod fences;
 mod loads;
 mod members;
-#[allow(dead_code, reason = "the faults of load need more of it")]
+#[allow(dead_code, reason = "other tests use the rest of this module")]
 #[path = "../faults/plan.rs"]
 mod plan;
-#[allow(dead_code, reason = "the faults of load need more of it")]
+#[allow(dead_code, reason = "other tests use the rest of this module")]
 #[path = "../faults/protocol.rs"]
 mod protocol;
-#[allow(dead_code, reason = "the faults of load need more of it")]
+#[allow(dead_code, reason = "other tests use the rest of this module")]
 #[path = "../faults/proxy.rs"]
 mod proxy;
 #[path = "../support/run.rs"]
 mod run;
 mod scene;
-#[allow(dead_code, unused_imports, reason = "the tests of load need more of it")]
+#[allow(dead_code, unused_imports, reason = "other tests use the rest of this module")]
 #[path = "../load/support.rs"]
 mod support;
-#[allow(dead_code, reason = "the faults of load need more of it")]
+#[allow(dead_code, reason = "other tests use the rest of this module")]
 #[path = "../faults/test_random.rs"]
 mod test_random;

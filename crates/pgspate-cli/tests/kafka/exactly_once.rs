@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::cluster::{KafkaCluster, TopicWriter};
 use crate::run::{finish, wait_until};
 use crate::support::LoadCase;
-use crate::{applied, event, places, start};
+use crate::{apply_and_report, event, places, start};
 
 /// The table, and a trigger that logs each version of a row that was written.
 const CREATE_TABLES: &str = "\
@@ -79,7 +79,7 @@ fn kills_lose_and_double_no_message() {
     assert!(errors.iter().all(is_expected), "{errors:?}");
     cluster.flush();
     let written = written.load(Ordering::Relaxed);
-    let last = applied(&case, &cluster, "even,odd", "");
+    let last = apply_and_report(&case, &cluster, "even,odd", "");
     let (before, now) = (last["events_before"].as_u64(), last["events"].as_u64());
     assert_eq!(before.unwrap() + now.unwrap(), written);
     assert!(before.unwrap() > 0);

@@ -2,7 +2,7 @@
 
 use crate::cluster::KafkaCluster;
 use crate::support::LoadCase;
-use crate::{applied, apply, places, rows};
+use crate::{apply, apply_and_report, places, rows};
 
 const CREATE_T: &str = "create table t (id int primary key, v int, note text)";
 const TOPIC: &str = "shop.public.t";
@@ -39,7 +39,7 @@ fn a_tombstone_after_a_delete_changes_nothing() {
     send(3, Some(&envelope("d", &row(3, 1, "c"), "null")));
     send(3, None);
     cluster.flush();
-    let report = applied(&case, &cluster, TOPIC, "");
+    let report = apply_and_report(&case, &cluster, TOPIC, "");
     assert_eq!((&report["events"], &report["missing"]), (&6.into(), &0.into()));
     assert_eq!(rows(&case, "t"), "(2,2,b)");
     // The position lies after the tombstone at the end.
@@ -57,13 +57,13 @@ fn a_key_without_a_value_is_a_delete_of_a_flattened_row() {
     send(1, 2, Some(&row(2, 1, "b")));
     send(0, 1, None);
     cluster.flush();
-    applied(&case, &cluster, TOPIC, "--format debezium");
+    apply_and_report(&case, &cluster, TOPIC, "--format debezium");
     assert_eq!(rows(&case, "t"), "(2,1,b)");
     // A tombstone is the first message of a run. The topic has the name of its table.
     send(1, 2, None);
     cluster.send("t", 0, Some(&key(4)), Some(&row(4, 1, "d")), &[]);
     cluster.flush();
-    applied(&case, &cluster, "shop.public.t,t", "--format debezium");
+    apply_and_report(&case, &cluster, "shop.public.t,t", "--format debezium");
     assert_eq!(rows(&case, "t"), "(4,1,d)");
 }
 
@@ -82,7 +82,7 @@ fn a_key_change_within_a_partition_keeps_omitted_values() {
     let old = ("__debezium.oldkey", key(1));
     send(9, Some(&envelope("c", "null", &row(9, 2, UNAVAILABLE))), &[(old.0, &old.1)]);
     cluster.flush();
-    applied(&case, &cluster, TOPIC, "");
+    apply_and_report(&case, &cluster, TOPIC, "");
     assert_eq!(rows(&case, "t"), "(9,2,large)");
 }
 
@@ -99,7 +99,7 @@ fn a_key_change_between_partitions_keeps_no_omitted_values() {
     let old = [("__debezium.oldkey", old.as_str())];
     send(1, 9, Some(&envelope("c", "null", &row(9, 2, "new"))), &old);
     cluster.flush();
-    applied(&case, &cluster, TOPIC, "");
+    apply_and_report(&case, &cluster, TOPIC, "");
     send(0, 1, Some(&envelope("c", "null", &row(1, 1, "old"))), &[]);
     send(0, 1, Some(&envelope("u", "null", &row(1, 2, "old"))), &[]);
     let new = key(9);
@@ -107,7 +107,7 @@ fn a_key_change_between_partitions_keeps_no_omitted_values() {
     send(0, 1, Some(&envelope("d", &row(1, 2, "old"), "null")), &new);
     send(0, 1, None, &[]);
     cluster.flush();
-    applied(&case, &cluster, TOPIC, "");
+    apply_and_report(&case, &cluster, TOPIC, "");
     assert_eq!(rows(&case, "t"), "(9,2,new)");
     send(1, 8, Some(&envelope("c", "null", &row(8, 2, UNAVAILABLE))), &old);
     cluster.flush();
@@ -138,7 +138,7 @@ fn marked_transactions_are_not_split() {
     assert_eq!(places(&case), "one/0 2 offset 1");
     cluster.put("one", 0, &event(2, 4, true));
     cluster.flush();
-    assert_eq!(applied(&case, &cluster, "one", "")["events"], 2);
-    assert_eq!(applied(&case, &cluster, "two", "")["events"], 3);
+    assert_eq!(apply_and_report(&case, &cluster, "one", "")["events"], 2);
+    assert_eq!(apply_and_report(&case, &cluster, "two", "")["events"], 3);
     assert_eq!(rows(&case, "t"), "(1,,) (2,,) (3,,) (4,,)");
 }

@@ -8,7 +8,7 @@ mod refusals;
 #[path = "../support/run.rs"]
 mod run;
 mod service;
-#[allow(dead_code, unused_imports, reason = "the tests of load need more of it")]
+#[allow(dead_code, unused_imports, reason = "other tests use the rest of this module")]
 #[path = "../load/support.rs"]
 mod support;
 mod topics;
@@ -38,7 +38,12 @@ fn apply(case: &LoadCase, cluster: &KafkaCluster, topics: &str, args: &str) -> R
 
 /// Applies the topics, which must succeed. Returns the report.
 #[track_caller]
-fn applied(case: &LoadCase, cluster: &KafkaCluster, topics: &str, args: &str) -> serde_json::Value {
+fn apply_and_report(
+    case: &LoadCase,
+    cluster: &KafkaCluster,
+    topics: &str,
+    args: &str,
+) -> serde_json::Value {
     let run = apply(case, cluster, topics, &format!("--json {args}"));
     assert!(matches!(run.status, Some(0 | 1)), "{}", run.stderr);
     serde_json::from_str(&run.stdout).unwrap()

@@ -5,7 +5,7 @@ use insta::assert_snapshot;
 
 use crate::cluster::KafkaCluster;
 use crate::support::LoadCase;
-use crate::{applied, apply, event, places, rows};
+use crate::{apply, apply_and_report, event, places, rows};
 
 const CREATE_T: &str = "create table t (id int primary key, v int, note text)";
 
@@ -16,7 +16,7 @@ fn a_stream_does_not_skip_deleted_messages() {
     let cluster = KafkaCluster::new(&[("a", 1)]);
     (0..3).for_each(|id| cluster.put("a", 0, &event(id, 0)));
     cluster.flush();
-    assert_eq!(applied(&case, &cluster, "a", "")["events"], 3);
+    assert_eq!(apply_and_report(&case, &cluster, "a", "")["events"], 3);
     let large = |id: u32| {
         let row = format!("{{\"id\":{id},\"v\":1,\"note\":\"{}\"}}", "x".repeat(400_000));
         format!("{{\"op\":\"insert\",\"table\":\"t\",\"row\":{row}}}")
@@ -49,7 +49,7 @@ fn a_stream_does_not_skip_deleted_messages() {
         "update pgspate.stream set source = 'offset {first}', digest = '' \
          where stream = 'topic a' and partition = 'a/0'"
     ));
-    let report = applied(&case, &cluster, "a", "");
+    let report = apply_and_report(&case, &cluster, "a", "");
     assert_eq!(report["events"], 22 - first);
     assert_eq!(case.value("select count(*) from t"), (3 + 22 - first).to_string());
 }
@@ -60,7 +60,7 @@ fn a_topic_that_was_created_again_is_not_mistaken_for_the_first() {
     let first = KafkaCluster::new(&[("a", 1)]);
     (0..5).for_each(|id| first.put("a", 0, &event(id, 0)));
     first.flush();
-    applied(&case, &first, "a", "");
+    apply_and_report(&case, &first, "a", "");
     let shorter = KafkaCluster::new(&[("a", 1)]);
     (0..4).for_each(|id| shorter.put("a", 0, &event(id, 1)));
     shorter.flush();
@@ -88,7 +88,7 @@ fn a_topic_that_was_created_again_is_not_mistaken_for_the_first() {
     case.db.run(
         "delete from pgspate.stream where stream = 'topic a' and starts_with(partition, 'a/')",
     );
-    assert_eq!(applied(&case, &shorter, "a", "")["events"], 9);
+    assert_eq!(apply_and_report(&case, &shorter, "a", "")["events"], 9);
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn bad_messages_are_set_aside_with_their_place() {
     let refusal = apply(&case, &cluster, "a", "").refusal();
     let stands = ["\n  at: a/0, offset 1\n", "\n  at: a/1, offset 0\n"];
     assert!(stands.iter().any(|place| refusal.contains(place)), "{refusal}");
-    let report = applied(&case, &cluster, "a", "--max-dead-letters 2");
+    let report = apply_and_report(&case, &cluster, "a", "--max-dead-letters 2");
     let count = |name: &str| report[name].as_u64().unwrap();
     assert_eq!((count("events_before") + count("events"), count("dead_letters")), (4, 2));
     assert_eq!(rows(&case, "t"), "(1,1) (3,3)");
@@ -141,5 +141,5 @@ fn bad_messages_are_set_aside_with_their_place() {
                    (payload like '%insert%'), ', ' order by source) from pgspate.dead_letter";
     assert_eq!(case.value(letters), "a/0, offset 1 - true, a/1, offset 0 23514 true");
     assert_eq!(places(&case), "a/0 3 offset 2, a/1 1 offset 0");
-    assert_eq!(applied(&case, &cluster, "a", "")["events"], 0);
+    assert_eq!(apply_and_report(&case, &cluster, "a", "")["events"], 0);
 }

@@ -5,7 +5,7 @@ use insta::assert_snapshot;
 use crate::cluster::KafkaCluster;
 use crate::run::{finish, spawn};
 use crate::support::{LoadCase, redact};
-use crate::{applied, command, event, places, rows};
+use crate::{apply_and_report, command, event, places, rows};
 
 const CREATE_T: &str = "create table t (id int primary key, v int)";
 
@@ -30,18 +30,18 @@ fn all_partitions_of_all_topics_are_applied_to_their_ends() {
               b/0 at offset 0, 10 behind
       ends    where each partition ends now
     ");
-    let report = applied(&case, &cluster, "a,b", "");
+    let report = apply_and_report(&case, &cluster, "a,b", "");
     assert_eq!(report["events"], 310);
     assert_eq!(case.value("select count(*) from t where v = 1"), "310");
     assert_eq!(places(&case), "a/0 150 offset 149, a/1 150 offset 149, a/2 0 , b/0 10 offset 9");
     // The topics have no new messages.
-    let report = applied(&case, &cluster, "a,b", "");
+    let report = apply_and_report(&case, &cluster, "a,b", "");
     assert_eq!((&report["events_before"], &report["events"]), (&310.into(), &0.into()));
     // The list of topics has another topic now, and the stream is the same.
     cluster.put("a", 2, &event(5, 2));
     cluster.put("b", 0, &event(6, 2));
     cluster.flush();
-    let report = applied(&case, &cluster, "a,b,c", "");
+    let report = apply_and_report(&case, &cluster, "a,b,c", "");
     assert_eq!((&report["events_before"], &report["events"]), (&310.into(), &3.into()));
     assert_eq!(
         case.value("select string_agg(id::text, ' ' order by id) from t where v = 2"),
@@ -85,13 +85,13 @@ fn a_stream_may_begin_with_messages_written_after_its_start() {
     (0..10).for_each(|id| cluster.put("a", 0, &event(id, 1)));
     cluster.flush();
     let late = "a?auto.offset.reset=latest";
-    assert_eq!(applied(&case, &cluster, late, "")["events"], 0);
+    assert_eq!(apply_and_report(&case, &cluster, late, "")["events"], 0);
     assert_eq!(places(&case), "a/0 0 offset 9, a/1 0 ");
     // The next run continues at the position where the first began.
     cluster.put("a", 0, &event(10, 1));
     cluster.put("a", 1, &event(11, 1));
     cluster.flush();
-    assert_eq!(applied(&case, &cluster, late, "")["events"], 2);
+    assert_eq!(apply_and_report(&case, &cluster, late, "")["events"], 2);
     assert_eq!(rows(&case, "t"), "(10,1) (11,1)");
 }
 
@@ -102,7 +102,7 @@ fn every_compression_is_read() {
         let cluster = KafkaCluster::compressing(&[("a", 1)], compression);
         (0..50).for_each(|id| cluster.put("a", 0, &event(50 * nth as u64 + id, 1)));
         cluster.flush();
-        let report = applied(&case, &cluster, "a", &format!("--stream {compression}"));
+        let report = apply_and_report(&case, &cluster, "a", &format!("--stream {compression}"));
         assert_eq!(report["events"], 50, "{compression}");
     }
     assert_eq!(case.value("select count(*) from t"), "200");

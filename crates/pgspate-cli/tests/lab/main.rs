@@ -1,7 +1,7 @@
 //! Tests of the command `pgspate lab`: the list, interrupted runs, and the report page.
 
 mod data;
-#[allow(dead_code, reason = "other tests need more of it")]
+#[allow(dead_code, reason = "other tests use the rest of this module")]
 #[path = "../support/run.rs"]
 mod run;
 

@@ -309,7 +309,7 @@ fn an_interrupted_load_is_not_continued_without_a_file_of_which_it_has_rows() {
     fs::rename(case.path("in/b"), case.path("b")).unwrap();
     for more in ["", " --restart"] {
         let said = case.refusal(&format!("in --format csv --table t --commit chunk{more}"));
-        assert!(said.contains("this load has files of unfinished job 1, but not "), "{said}");
+        assert!(said.contains("this load has files of unfinished job 1, but lacks "), "{said}");
         assert!(said.contains("Name all files of job 1"), "{said}");
     }
     assert_eq!(case.value("select count(*) from t"), written);

@@ -230,9 +230,9 @@ fn help_lists_all_options() {
               Read this format [default: detected from name and content]
 
               Possible values:
-              - csv:     Delimited, quoted as COPY's csv
+              - csv:     Delimited, quoted as in COPY's csv format
               - tsv:     Delimited by tabs
-              - text:    COPY's text: tabs, \N and backslash escapes
+              - text:    COPY's text format: tabs, \N and backslash escapes
               - json:    One object per line, or an array of objects
               - parquet: Parquet
               - arrow:   Arrow IPC, file or stream

@@ -8,7 +8,7 @@ mod headers;
 mod object_stores;
 mod passwords;
 mod recording_server;
-#[allow(dead_code, reason = "other tests need more of it")]
+#[allow(dead_code, reason = "other tests use the rest of this module")]
 #[path = "../support/run.rs"]
 mod run;
 mod scene;

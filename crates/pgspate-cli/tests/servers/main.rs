@@ -7,19 +7,19 @@
 
 mod citus_rules;
 mod fake_cluster;
-#[allow(dead_code, reason = "the faults of load need more of it")]
+#[allow(dead_code, reason = "other tests use the rest of this module")]
 #[path = "../faults/plan.rs"]
 mod plan;
-#[allow(dead_code, reason = "the faults of load need more of it")]
+#[allow(dead_code, reason = "other tests use the rest of this module")]
 #[path = "../faults/protocol.rs"]
 mod protocol;
-#[allow(dead_code, reason = "the faults of load need more of it")]
+#[allow(dead_code, reason = "other tests use the rest of this module")]
 #[path = "../faults/proxy.rs"]
 mod proxy;
 #[path = "../support/run.rs"]
 mod run;
 mod stored_elsewhere;
 mod straight_into_shards;
-#[allow(dead_code, unused_imports, reason = "the tests of load need more of it")]
+#[allow(dead_code, unused_imports, reason = "other tests use the rest of this module")]
 #[path = "../load/support.rs"]
 mod support;

@@ -10,9 +10,9 @@ mod pgbouncer;
 mod poolers;
 #[path = "../support/run.rs"]
 mod run;
-#[allow(dead_code, unused_imports, reason = "the tests of load need more of it")]
+#[allow(dead_code, unused_imports, reason = "other tests use the rest of this module")]
 #[path = "../load/support.rs"]
 mod support;
-#[allow(dead_code, reason = "the tests of faults need more of it")]
+#[allow(dead_code, reason = "other tests use the rest of this module")]
 #[path = "../faults/test_random.rs"]
 mod test_random;

@@ -6,10 +6,10 @@
 //! begins with the combination of seed 7.
 
 mod odd_settings;
-#[allow(dead_code, reason = "the tests of load need more of it")]
+#[allow(dead_code, reason = "other tests use the rest of this module")]
 #[path = "../support/run.rs"]
 mod run;
-#[allow(dead_code, reason = "the faults of load need more of it")]
+#[allow(dead_code, reason = "other tests use the rest of this module")]
 #[path = "../faults/test_random.rs"]
 mod test_random;
 

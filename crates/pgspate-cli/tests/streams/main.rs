@@ -13,10 +13,10 @@ mod mariadb;
 #[path = "../support/run.rs"]
 mod run;
 mod seeds;
-#[allow(dead_code, unused_imports, reason = "the tests of load need more of it")]
+#[allow(dead_code, unused_imports, reason = "other tests use the rest of this module")]
 #[path = "../load/support.rs"]
 mod support;
-#[allow(dead_code, reason = "the faults of load need more of it")]
+#[allow(dead_code, reason = "other tests use the rest of this module")]
 #[path = "../faults/test_random.rs"]
 mod test_random;
 mod values;

@@ -15,11 +15,11 @@ mod refused_syncs;
 mod run;
 mod several_sessions;
 mod several_transactions;
-#[allow(dead_code, unused_imports, reason = "the tests of load need more of it")]
+#[allow(dead_code, unused_imports, reason = "other tests use the rest of this module")]
 #[path = "../load/support.rs"]
 mod support;
 mod temporary_space;
-#[allow(dead_code, reason = "the tests of faults need more of it")]
+#[allow(dead_code, reason = "other tests use the rest of this module")]
 #[path = "../faults/test_random.rs"]
 mod test_random;
 mod types;

@@ -147,14 +147,14 @@ fn rows_outside_of_the_scope_are_refused() {
     let run = crate::finish(crate::spawn(command.args(["--scope", "kind = 'b'"])));
     assert_snapshot!(run.refusal(), @"
     error: could not sync public.t
-      caused by: 1 row of the source with the key of a table row outside the scope
+      caused by: the source has 1 row with the key of a table row that is outside the scope
 
     hint: Widen `--scope`, or remove these rows from the source.
     ");
     assert_snapshot!(sync_and_expect_refusal(&case, "t.csv --scope-by kind"), @"
     error: could not sync public.t
-      caused by: 1 row of the source with the key of a table row in a scope that the source
-          … does not have
+      caused by: the source has 1 row with the key of a table row in a scope that the
+          … source does not have
 
     hint: Add the columns of `--scope-by` to `--key`, or use `--scope all`.
     ");

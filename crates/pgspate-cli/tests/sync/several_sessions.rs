@@ -124,7 +124,7 @@ fn one_session_syncs_if_an_index_finds_different_values_equal() {
 }
 
 #[test]
-fn the_value_now_is_the_same_scope_in_all_sessions() {
+fn the_input_now_is_the_same_time_in_all_sessions() {
     let case = LoadCase::new(
         "create table t (meter int, at timestamptz, value int, primary key (meter, at))",
     );

@@ -8,7 +8,7 @@ mod ledger_events;
 mod roles;
 #[path = "../support/run.rs"]
 mod run;
-#[allow(dead_code, unused_imports, reason = "the tests of load need more of it")]
+#[allow(dead_code, unused_imports, reason = "other tests use the rest of this module")]
 #[path = "../load/support.rs"]
 mod support;
 

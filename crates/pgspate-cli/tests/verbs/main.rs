@@ -8,20 +8,20 @@
 //! `PGSPATE_TEST_FAULTS_REPLAY='sync-staged silence@41'` runs one trial ten times.
 
 mod disturbed_commands;
-#[allow(dead_code, reason = "the faults of load need more of it")]
+#[allow(dead_code, reason = "other tests use the rest of this module")]
 #[path = "../faults/plan.rs"]
 mod plan;
-#[allow(dead_code, reason = "the faults of load need more of it")]
+#[allow(dead_code, reason = "other tests use the rest of this module")]
 #[path = "../faults/protocol.rs"]
 mod protocol;
-#[allow(dead_code, reason = "the faults of load need more of it")]
+#[allow(dead_code, reason = "other tests use the rest of this module")]
 #[path = "../faults/proxy.rs"]
 mod proxy;
-#[allow(dead_code, reason = "other tests need more of it")]
+#[allow(dead_code, reason = "other tests use the rest of this module")]
 #[path = "../support/run.rs"]
 mod run;
 mod scene;
-#[allow(dead_code, reason = "the faults of load need more of it")]
+#[allow(dead_code, reason = "other tests use the rest of this module")]
 #[path = "../faults/test_random.rs"]
 mod test_random;
 mod trial;

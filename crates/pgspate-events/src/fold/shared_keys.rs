@@ -196,8 +196,8 @@ impl EventFolder<'_> {
         waiting.push(FoldedRow { inserted_at: NO_EVENT, ..row });
     }
 
-    /// Returns whether a row was inserted in this transaction under a key of which the target may
-    /// have another row.
+    /// Returns whether a row was inserted in this transaction, while the target may have another
+    /// row with the same key.
     fn may_hide_target_row(&self, row: &FoldedRow, entry_index: usize) -> bool {
         let is_inserted = row.inserted_at != NO_EVENT && row.inserted_at >= self.transaction_start;
         is_inserted && !self.table.waiting.contains_key(&(entry_index as u32))

@@ -38,10 +38,12 @@ impl Format {
     fn properties(self) -> (&'static str, &'static str, RowForm, &'static [&'static str]) {
         use RowForm::{Columnar, Delimited, Keyed};
         match self {
-            Format::Csv => ("csv", "Delimited, quoted as COPY's csv", Delimited, &["csv"]),
+            Format::Csv => {
+                ("csv", "Delimited, quoted as in COPY's csv format", Delimited, &["csv"])
+            }
             Format::Tsv => ("tsv", "Delimited by tabs", Delimited, &["tsv", "tab"]),
             Format::Text => {
-                let help = "COPY's text: tabs, \\N and backslash escapes";
+                let help = "COPY's text format: tabs, \\N and backslash escapes";
                 ("text", help, Delimited, &["copy", "pgcopy"])
             }
             Format::Json => {

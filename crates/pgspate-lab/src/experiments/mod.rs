@@ -7,9 +7,9 @@ mod changes;
 mod plots;
 mod records;
 mod rewrite;
+mod sending;
 mod storage;
 mod temp;
-mod ways;
 
 use crate::experiment::Experiment;
 

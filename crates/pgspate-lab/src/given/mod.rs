@@ -56,7 +56,7 @@ impl FileTable {
 /// Finds the tables of these paths, folders, patterns and URLs; returns the largest first.
 ///
 /// # Errors
-/// When a file does not exist, can be read only once, or has an unknown format. Also when it is
+/// When a file does not exist, can be read only once, or has an unknown format; or when a file is
 /// empty, and its table has no other file.
 pub(crate) fn find_tables(paths: &[String], runtime: &Handle) -> Result<Vec<FileTable>> {
     let mut found = Vec::new();

@@ -126,8 +126,9 @@ pub struct LabSummary {
 /// Runs experiments. Blocks; call it from a thread that is not one of `runtime`'s.
 ///
 /// # Errors
-/// [`ErrorKind::Cancelled`] when the run was stopped; measured trials are kept. Also when a server
-/// cannot be started or reached, the folder has results of other conditions, or a trial fails.
+/// [`ErrorKind::Cancelled`] when the run was stopped; measured trials are kept. Other errors when a
+/// server cannot be started or reached, the folder has results of other conditions, or a trial
+/// fails.
 pub fn run(
     options: &LabOptions,
     runtime: &Handle,
@@ -154,7 +155,7 @@ fn data(options: &LabOptions, runtime: &Handle) -> Result<Dataset> {
     if let Some(one) = options.experiments.iter().find(has_its_own) {
         let message = format!("{} has its own data, and does not accept --data", one.name());
         return Err(Error::new(ErrorKind::Usage, message)
-            .hint("Omit `--data` for it; only bulk and storage accept `--data`."));
+            .hint("Omit `--data` for this experiment; only bulk and storage accept `--data`."));
     }
     if data.kind() == DataKind::Files && options.scale.is_some() {
         return Err(Error::new(ErrorKind::Usage, "--scale does not apply to your own files")
@@ -235,8 +236,8 @@ struct ExperimentPlan {
 /// Plans all experiments.
 ///
 /// # Errors
-/// When existing results have other conditions, or `--only` names an unknown factor or level. Also
-/// when the user's server cannot be queried, or the lab's server has no temporary folder.
+/// When existing results have other conditions, `--only` names an unknown factor or level, the
+/// user's server cannot be queried, or the lab's server has no temporary folder.
 fn plans(
     options: &LabOptions,
     data: &Dataset,

@@ -145,7 +145,7 @@ impl TopicSource {
                 None => {
                     // No message is left in the queue. So the reader has taken all messages that
                     // librdkafka fetched before the previous statistics. If this poll brought new
-                    // statistics, that is uncertain.
+                    // statistics, messages may have arrived before them: the next poll decides.
                     let statistics = statistics.take().filter(|_| now.is_none());
                     if taken_messages
                         .send_all(statistics.as_ref(), read_partitions, pieces)
@@ -337,7 +337,7 @@ impl TakenMessages {
         self.messages.len() >= MESSAGES_MAX || self.bytes >= BYTES_MAX
     }
 
-    /// Sends the taken messages, and then the offsets that hold no messages, by `statistics`.
+    /// Sends the taken messages. Then sends the offsets that `statistics` show to have no messages.
     fn send_all(
         &mut self,
         statistics: Option<&ClientStatistics>,

@@ -114,12 +114,12 @@ impl Slot {
         let end = self.log_end;
         if self.is_standby {
             let message = format!(
-                "the source is a standby with log up to {end}, but the stream is applied up to {at}"
+                "the source is a standby with WAL up to {end}, but the stream is applied up to {at}"
             );
             return Error::new(ErrorKind::Connect, message);
         }
         let message = format!(
-            "the source's log ends at {end}, but the stream is applied up to {at}: the source has \
+            "the source's WAL ends at {end}, but the stream is applied up to {at}: the source has \
              gone back, and its transactions up to that position would be skipped"
         );
         Error::new(ErrorKind::Ledger, message).hint(format!(

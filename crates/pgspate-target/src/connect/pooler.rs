@@ -29,8 +29,8 @@ pub(super) fn pooler_error(place: &str) -> Error {
         format!("{place} is a connection pooler that gives each transaction another session");
     Error::new(ErrorKind::Usage, message).hint(
         "Connect to the server's own port, or to a pool with session pooling (PgBouncer's \
-         `pool_mode = session`): settings and locks of pgspate's sessions would reach other \
-         programs here.",
+         `pool_mode = session`). Through this pooler, settings and locks of pgspate's sessions \
+         would reach other programs.",
     )
 }
 

@@ -248,7 +248,7 @@ impl tokio_postgres::tls::TlsStream for TlsStream {
 }
 
 impl TlsStream {
-    /// Returns whether the guard has abandoned the connection. Then writes are discarded.
+    /// Returns whether the stall guard has abandoned the connection. Then writes are discarded.
     fn is_abandoned(&self) -> bool {
         self.tap.as_ref().is_some_and(Tap::is_abandoned)
     }

@@ -1,4 +1,4 @@
-//! Jobs of engines with a driver: one write by many processes that becomes visible at once.
+//! Jobs of distributed engines such as Spark: one write by many processes, visible at once.
 //!
 //! Each attempt writes its rows into the job's stage in one transaction. The last statement of that
 //! transaction seals the attempt: it inserts the attempt's row into `pgspate.part`. The seal needs
@@ -12,7 +12,7 @@ use super::job::{JobId, ledger_error};
 use super::{lock, schema, shadow, trust};
 use crate::{Error, ErrorKind, Result, TypedParameter, TypedQuery, quote_ident, quote_literal};
 
-/// Creates the tables for jobs of engines with a driver.
+/// Creates the tables for jobs of distributed engines such as Spark.
 ///
 /// - `fleet_job` has the state of a job in `pgspate.job` with the command `fleet`.
 ///   `fleet_job.fence` counts the runs of the driver.
@@ -452,7 +452,7 @@ pub async fn read_parts(client: &Client, job: i64) -> Result<Vec<SealedPart>> {
 }
 
 /// Records that a table has taken the place of the table with the oid `old`, in the transaction
-/// that exchanges them. Unfinished jobs of engines write to the new table from then on.
+/// that exchanges them. Unfinished jobs of distributed engines write to the new table from then on.
 ///
 /// # Errors
 /// [`ErrorKind::Server`] if the ledger cannot be written, [`ErrorKind::Connect`] if the connection

@@ -131,8 +131,8 @@ impl JobIdentity {
     }
 
     /// Describes the options that differ from a job's recorded options, given as JSON. Leaves out
-    /// guessed options, unless `with_guessed`. An option of [`VALUE_OPTIONS`] is null if it is
-    /// missing. Of the others, options that only one of both has are left out.
+    /// guessed options, unless `with_guessed`. A missing option of [`VALUE_OPTIONS`] counts as null.
+    /// Any other option is compared only if both the job and this load have it.
     fn option_changes(&self, recorded: &str, with_guessed: bool) -> Vec<String> {
         let before: Map<String, Value> = serde_json::from_str(recorded).unwrap_or_default();
         let describe = |value: &Value| match value {
@@ -155,8 +155,9 @@ impl JobIdentity {
             .collect()
     }
 
-    /// Checks that a loaded source was loaded with the options of this load. `key` is this load's
-    /// key: if the job had exactly the same sources, its guesses are comparable.
+    /// Checks that the job in `record`, which loaded the source `name`, had the options of this
+    /// load. `key` is this load's key. Guessed options are compared only if the job has this key,
+    /// because then pgspate guessed from the same first source.
     ///
     /// # Errors
     /// [`ErrorKind::Ledger`] if an option differs.
@@ -211,8 +212,8 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 }
 
 impl JobIdentity {
-    /// Compares the first sources with the recorded states `before`, and the options with the
-    /// recorded `options`.
+    /// Compares the sources with their recorded states `before`, and the options with the recorded
+    /// `options`. Sources after those in `before` are new, and are not compared.
     pub(super) fn compare_with(&self, before: &[SourceFingerprint], options: &str) -> SourceMatch {
         let options: Map<String, Value> = serde_json::from_str(options).unwrap_or_default();
         if options != self.options || before.len() > self.sources.len() {

@@ -25,7 +25,7 @@ pub struct KnownFiles {
     pub states: Vec<FileState>,
     /// The unfinished job that the load continues.
     pub continued: Option<ContinuedJob>,
-    /// Unfinished jobs of which no row counts. A new job takes their place.
+    /// Unfinished jobs whose rows do not count. A new job takes their place.
     pub(super) replaced: Vec<ReplacedJob>,
     /// All jobs with these files that were looked at.
     pub(super) seen: Vec<i64>,
@@ -212,8 +212,8 @@ fn positions_by_key(identity: &JobIdentity) -> HashMap<String, usize> {
     sources.flat_map(|(index, source)| source.keys().map(move |key| (key, index))).collect()
 }
 
-/// Refuses a job of which an earlier version of the ledger has recorded only the first files,
-/// unless the job had exactly the sources of this load.
+/// Refuses a job if an earlier version of the ledger recorded only the job's first files. Accepts
+/// the job if it had exactly the sources of this load.
 fn check_lists_all(record: &JobRecord, files: &[FileRecord], identity: &JobIdentity) -> Result<()> {
     if record.lists_all_files {
         return Ok(());
@@ -392,8 +392,8 @@ impl UnfinishedReader<'_> {
         let (job, rows) = (found.record.job, done.rows_written());
         let s = if rows == 1 { "" } else { "s" };
         let message = format!(
-            "this load has files of unfinished job {job}, but not {}, of which that job has \
-             written rows",
+            "this load has files of unfinished job {job}, but lacks {}: the job has written rows \
+             of this file",
             missing.source.name
         );
         Err(Error::new(ErrorKind::Ledger, message).hint(format!(

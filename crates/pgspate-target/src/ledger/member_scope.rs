@@ -17,8 +17,8 @@ const MAY_WRITE: &str = "\
  or w.generation operator(pg_catalog.=) $2 and w.member operator(pg_catalog.=) $4
  or w.generation operator(pg_catalog.<>) $2 and w.sort operator(pg_catalog.=) $3)";
 
-/// Refuses a member of which another has written one of the scopes: a member of a newer generation,
-/// or another member of the same generation.
+/// Refuses a member if one of its scopes was written by a member of a newer generation, or by
+/// another member of the same generation.
 pub(super) async fn check_not_superseded(
     client: &Client,
     member: &FleetMember,

@@ -36,7 +36,7 @@ impl ReconnectBackoff {
     }
 
     /// Returns the pause before the next retry, or `None` if the time limit has passed.
-    fn next_pause(&mut self) -> Option<Duration> {
+    pub fn next_pause(&mut self) -> Option<Duration> {
         let since = *self.retrying_since.get_or_insert_with(Instant::now);
         let left = self.limit.checked_sub(since.elapsed())?;
         if left.is_zero() {

@@ -184,7 +184,7 @@ impl Distribution {
             return refuse("only the table's owner may lock its shards");
         }
         if !self.has_functions {
-            return refuse("this version of Citus lacks a function for it");
+            return refuse("this version of Citus lacks the functions for writing into shards");
         }
         let ty = table.columns.iter().find(|it| it.name == column).map(|it| &it.ty);
         let Some((ty, hash)) = ty.and_then(|ty| Some((ty, ColumnHash::of(ty)?))) else {

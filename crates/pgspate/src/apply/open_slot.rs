@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::plan::read_mark;
+use super::plan::read_position_in_ledger;
 use super::run::ApplyRun;
 use super::write::BatchWriter;
 use crate::Result;
@@ -88,7 +88,7 @@ impl ApplyRun<'_> {
                 Err(error) if error.is_retryable() => continue,
                 result => result?,
             };
-            let now = read_mark(&self.settings.dsn, &self.stream);
+            let now = read_position_in_ledger(&self.settings.dsn, &self.stream);
             let now = self.runtime.block_on(now)?;
             if !may_pass && now == *mark {
                 return Err(error);

@@ -10,9 +10,11 @@ use pgspate_target::session::WaitLimits;
 /// What `apply` reads, and how it applies events.
 #[derive(Debug, Clone)]
 pub struct ApplyOptions {
-    /// Paths, globs, folders, `-` or URLs, in the order of the stream. Or one replication slot,
-    /// `postgres://...?slot=...&publication=...`. Or Kafka topics,
-    /// `kafka://broker:port/topic,topic`, with the feature `kafka`.
+    /// The sources of events, one of:
+    ///
+    /// - paths, globs, folders, `-` or URLs, in the order of the stream
+    /// - one replication slot: `postgres://...?slot=...&publication=...`
+    /// - Kafka topics, with the feature `kafka`: `kafka://broker:port/topic,topic`
     pub sources: Vec<String>,
     /// Inputs that the calling program passes. They are read after `sources`.
     pub inputs: Vec<Input>,

@@ -59,14 +59,14 @@ pub fn plan(options: &ApplyOptions, dsn: Dsn, runtime: &Handle) -> Result<ApplyP
     let names = TableMap::parse(&options.maps, &options.tables)?;
     let found = find_origin(options, runtime)?;
     let stream = stream_name(options, &found)?;
-    let mark = runtime.block_on(read_mark(&dsn, &stream))?;
+    let mark = runtime.block_on(read_position_in_ledger(&dsn, &stream))?;
     let slot = match found {
         StreamOrigin::Slot(slot) => *slot,
         StreamOrigin::Inputs(inputs) => {
             return Ok(plan_inputs(stream, &inputs, &mark, options.follows));
         }
         StreamOrigin::KafkaTopics(topics) => {
-            let rows = runtime.block_on(read_partition_marks(&dsn, &stream))?;
+            let rows = runtime.block_on(read_partition_positions(&dsn, &stream))?;
             return plan_topics(stream, &topics, &rows, &mark, options.follows);
         }
     };
@@ -81,7 +81,7 @@ pub fn plan(options: &ApplyOptions, dsn: Dsn, runtime: &Handle) -> Result<ApplyP
         begins: describe_begin(&slot, begin),
         ends: match options.follows {
             true => "never: new commits are applied when they arrive".to_owned(),
-            false => format!("at {}, where the source's log ends now", slot.log_end),
+            false => format!("at {}, where the source's WAL ends now", slot.log_end),
         },
         tables: plan_tables(runtime.block_on(slot.tables())?, &router)?,
     })
@@ -144,7 +144,7 @@ fn plan_topics(
 }
 
 /// Reads the ledger's positions of the stream's partitions.
-pub(super) async fn read_partition_marks(
+pub(super) async fn read_partition_positions(
     dsn: &Dsn,
     stream: &str,
 ) -> Result<Vec<(String, StreamPosition)>> {
@@ -155,7 +155,7 @@ pub(super) async fn read_partition_marks(
 }
 
 /// Reads the ledger's position of the stream.
-pub(super) async fn read_mark(dsn: &Dsn, stream: &str) -> Result<StreamPosition> {
+pub(super) async fn read_position_in_ledger(dsn: &Dsn, stream: &str) -> Result<StreamPosition> {
     let connection = dsn.connect("pgspate apply").await?;
     let mark = ledger::read_stream_position(&connection.client, stream, "").await;
     connection.close().await;
@@ -205,7 +205,8 @@ fn plan_tables(published: Vec<PublishedTable>, router: &Router) -> Result<Vec<Ap
                     from,
                     to: Some(facts.table.sql_name.clone()),
                     key: key.collect(),
-                    problem: missing.map(|name| format!("it has no column \"{name}\"")),
+                    problem: missing
+                        .map(|name| format!("the target table has no column \"{name}\"")),
                 }
             }
             Err(error) if error.is_retryable() => return Err(error),

@@ -18,7 +18,7 @@ use super::batch::{
 use super::initial_copy::InitialCopy;
 use super::line_source::{LinePosition, LineSource};
 use super::options::ApplyOptions;
-use super::plan::{read_mark, read_partition_marks};
+use super::plan::{read_partition_positions, read_position_in_ledger};
 use super::report::{ApplyReport, warnings};
 use super::route::{ApplyTable, Router, TableMap};
 use super::stream_origin::{self, StreamOrigin};
@@ -69,7 +69,7 @@ pub fn prepare(options: ApplyOptions, dsn: Dsn, runtime: &Handle) -> Result<Appl
         direct_rows: options.direct_rows,
         inputs: stream_origin::source_names(&origin),
     };
-    let mark = runtime.block_on(read_mark(&settings.dsn, &stream))?;
+    let mark = runtime.block_on(read_position_in_ledger(&settings.dsn, &stream))?;
     if let StreamOrigin::Slot(slot) = &origin {
         SlotStart::choose(slot, &mark, options.creates_slot, options.copies_rows)?;
     }
@@ -160,7 +160,7 @@ impl ApplyRun<'_> {
         let mut writer = self.open_writer(false)?;
         runtime.block_on(writer.check_unlogged_kept())?;
         // Read the positions after taking the stream over, so that no other process changes them.
-        let rows = runtime.block_on(read_partition_marks(&settings.dsn, stream))?;
+        let rows = runtime.block_on(read_partition_positions(&settings.dsn, stream))?;
         topics.refresh(options.limits.stall_timeout)?;
         let mut partitions = topics.begin(stream, writer.mark(), &rows)?;
         runtime.block_on(writer.begin_partitions(&kafka::begin_partitions(&mut partitions)))?;

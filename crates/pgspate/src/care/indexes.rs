@@ -111,7 +111,7 @@ async fn drop_and_record(
     Ok((maintenance, maintenance_facts))
 }
 
-/// Names the session that uses the table in the error, and adds a hint.
+/// Adds the session that uses the table, and a hint, to the error.
 async fn hint_table_in_use(connection: &Connection, table: &TargetTable, error: Error) -> Error {
     let found = locking_sessions(&connection.client, table.oid).await.unwrap_or_default();
     let who = match found.first() {

@@ -20,8 +20,8 @@ pub(super) struct BatchSize {
     /// Number of rows at the start of the queue that the server accepted before a rollback. The
     /// server would accept these rows again.
     accepted_before: usize,
-    /// Number of rows at the start of the queue of which the server refused one without naming the
-    /// row.
+    /// Number of rows at the start of the queue that contain a refused row that the server did not
+    /// name.
     suspects: usize,
     /// Number of rows that were accepted for the first time since the last refusal.
     accepted_since: usize,
@@ -109,8 +109,8 @@ impl BatchSize {
         self.spacing.saturating_mul(2) + SEARCHED_ROWS_MIN
     }
 
-    /// Updates the average spacing at a refusal. `good` rows were accepted since the last COPY that
-    /// was kept.
+    /// Updates the average spacing at a refusal. `good` rows were accepted after the last COPY that
+    /// was not rolled back.
     fn note_gap(&mut self, good: usize) {
         self.spacing = (self.spacing + std::mem::take(&mut self.accepted_since) + good) / 2;
     }

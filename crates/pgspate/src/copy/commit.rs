@@ -53,8 +53,8 @@ pub(crate) fn emptying_error() -> Error {
 /// lane, the server reports no written row, but the lane must be committed nevertheless.
 ///
 /// # Errors
-/// [`ErrorKind::Ledger`] if another load has dropped keys of the table. Or the first commit's
-/// error; a hint says which rows are committed.
+/// [`ErrorKind::Ledger`] if another load has dropped keys of the table. The first failed commit's
+/// error, with a hint that says which rows are committed.
 pub(super) async fn commit_lanes(job: &CopyJob, lanes: &[FinishedLane]) -> Result<()> {
     let has_work = |lane: &&FinishedLane| lane.tally.chunks > 0 || job.sql_before().is_some();
     let sessions: Vec<_> = lanes.iter().filter(has_work).flat_map(|lane| &lane.sessions).collect();

@@ -172,8 +172,9 @@ pub struct CopyJob {
     pub(crate) check_unchanged: CheckContents,
     /// The table that rows are copied to.
     pub destination: Destination,
-    /// The way of the rows if they go straight into shards. Needs a ledger, a table as destination,
-    /// binary rows, no rejects, no surrounding SQL and an input that can be read again.
+    /// How rows reach the shards, if rows are copied straight into shards. Needs a ledger, a table
+    /// as destination, binary rows, no rejects, no surrounding SQL, and an input that can be read
+    /// again.
     pub(crate) shard_route: Option<Arc<ShardRoute>>,
 }
 

@@ -13,8 +13,8 @@ use pgspate_target::connect::Connection;
 /// without header and trailer.
 ///
 /// # Errors
-/// [`ErrorKind::Bug`] if the server wrote another number of rows. Or the server's refusal, or a
-/// lost connection.
+/// [`ErrorKind::Bug`] if the server wrote another number of rows. The driver's error if the server
+/// refuses a row or the connection is lost.
 pub(crate) async fn copy_rows(
     connection: &Connection,
     statement: &Statement,

@@ -1,4 +1,4 @@
-//! Jobs of engines with a driver, such as Spark and Ray: the driver begins a job, tasks write parts
+//! Jobs of distributed engines, such as Spark and Ray: the driver begins a job, tasks write parts
 //! of it, and the driver completes it.
 //!
 //! A task may be tried again, or several times at once. Each attempt writes in a transaction of its

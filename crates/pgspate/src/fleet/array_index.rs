@@ -1,12 +1,12 @@
-//! The index and the size of an array of jobs, from the variables that the array's engine sets.
+//! The index and the size of a job array, from the variables that its scheduler sets.
 
 use crate::{Error, ErrorKind, Result};
 
-/// The variables of an engine for arrays of jobs.
+/// The environment variables that a scheduler of job arrays sets.
 struct ArrayVariables {
-    engine: &'static str,
+    scheduler: &'static str,
     index: &'static str,
-    /// The number of members; empty if the engine does not set it.
+    /// The number of jobs; empty if the scheduler does not set it.
     size: &'static str,
     /// The first index; empty if the first index is 0.
     first: &'static str,
@@ -14,30 +14,30 @@ struct ArrayVariables {
     last: &'static str,
 }
 
-const ENGINES: [ArrayVariables; 4] = [
+const SCHEDULERS: [ArrayVariables; 4] = [
     ArrayVariables {
-        engine: "AWS Batch",
+        scheduler: "AWS Batch",
         index: "AWS_BATCH_JOB_ARRAY_INDEX",
         size: "AWS_BATCH_JOB_ARRAY_SIZE",
         first: "",
         last: "",
     },
     ArrayVariables {
-        engine: "Kubernetes",
+        scheduler: "Kubernetes",
         index: "JOB_COMPLETION_INDEX",
         size: "",
         first: "",
         last: "",
     },
     ArrayVariables {
-        engine: "Cloud Run",
+        scheduler: "Cloud Run",
         index: "CLOUD_RUN_TASK_INDEX",
         size: "CLOUD_RUN_TASK_COUNT",
         first: "",
         last: "",
     },
     ArrayVariables {
-        engine: "Slurm",
+        scheduler: "Slurm",
         index: "SLURM_ARRAY_TASK_ID",
         size: "SLURM_ARRAY_TASK_COUNT",
         first: "SLURM_ARRAY_TASK_MIN",
@@ -45,25 +45,25 @@ const ENGINES: [ArrayVariables; 4] = [
     },
 ];
 
-/// A process's place in an array of jobs.
+/// A process's place in a job array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ArrayPlace {
     pub(super) index: i32,
     /// The index of the first job.
     pub(super) first: i32,
-    /// The number of jobs, if the engine says it.
+    /// The number of jobs, if the scheduler sets it.
     pub(super) size: Option<i32>,
 }
 
 /// Reads the process's place in its array. `variable` returns the value of an environment variable.
 ///
 /// # Errors
-/// [`ErrorKind::Usage`] if no engine has set an index, if a variable is not a number, or if the
+/// [`ErrorKind::Usage`] if no scheduler has set an index, if a variable is not a number, or if the
 /// array's indexes have gaps.
 pub(super) fn read_array_place(variable: impl Fn(&str) -> Option<String>) -> Result<ArrayPlace> {
-    let Some(names) = ENGINES.iter().find(|it| variable(it.index).is_some()) else {
+    let Some(names) = SCHEDULERS.iter().find(|it| variable(it.index).is_some()) else {
         let known: Vec<_> =
-            ENGINES.iter().map(|it| format!("{} ({})", it.index, it.engine)).collect();
+            SCHEDULERS.iter().map(|it| format!("{} ({})", it.index, it.scheduler)).collect();
         let message = "no environment variable has the member's index";
         return Err(Error::new(ErrorKind::Usage, message).hint(format!(
             "Give the index with `--member I`. `--member auto` reads {}.",

@@ -271,8 +271,8 @@ pub(crate) async fn create(connection: &Connection, new: &NewTable) -> Result<u3
 /// Drops the table that this load created.
 ///
 /// # Errors
-/// [`ErrorKind::Plan`] if another session has replaced the table or inserted rows into it. Or the
-/// server's refusal.
+/// [`ErrorKind::Plan`] if another session has replaced the table or inserted rows into it. The
+/// server's error if it refuses to drop the table.
 pub(crate) async fn drop_created_table(
     connection: &Connection,
     new: &NewTable,

@@ -33,7 +33,7 @@ pub enum ChangedFiles {
 /// How many files of a load are new, skipped and changed.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct FileCounts {
-    /// Files of which nothing was in the table, or only a part.
+    /// Files that were not in the table, or only in part.
     pub new: usize,
     /// Files that are in the table and were left out.
     pub skipped: usize,
@@ -106,7 +106,7 @@ impl FileChoice<'_> {
 
 impl Load {
     /// Leaves out the files that are in the table, and chooses the job by which the other files are
-    /// loaded. Reads files of which nothing else proves that they are unchanged.
+    /// loaded. Reads a file if only its content can prove that the file is unchanged.
     ///
     /// # Errors
     /// [`ErrorKind::Ledger`] if a file has changed, if it was loaded with other options, or if an
@@ -149,7 +149,7 @@ impl Load {
         }
     }
 
-    /// Reads the files of which nothing else proves that they are unchanged.
+    /// Reads the files for which only the content can prove that they are unchanged.
     fn read_unproven(&self, known: &mut KnownFiles) -> Result<()> {
         for index in known.unproven() {
             let content = match self.reading.read_content(&self.plan.rows, index) {

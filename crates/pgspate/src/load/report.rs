@@ -15,7 +15,7 @@ pub struct PlanReport {
     pub table: String,
     /// Where an extension stores the table's rows, and what that means for the load, in words.
     pub storage: Option<&'static str>,
-    /// The way of rows into the shards of a table of Citus, in words; `None` for another table.
+    /// How rows reach the shards of a table of Citus, in words; `None` for another table.
     pub routing: Option<String>,
     /// The statement that creates the table; `None` if the table exists.
     pub create: Option<String>,

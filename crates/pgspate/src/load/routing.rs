@@ -1,4 +1,4 @@
-//! The way of rows straight into the shards of a table of Citus.
+//! Prepares to copy rows straight into the shards of a table of Citus.
 
 use std::sync::Arc;
 use std::time::Duration;

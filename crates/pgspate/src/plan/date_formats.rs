@@ -16,8 +16,8 @@ const DATES: [u32; 3] = [1082, 1114, 1184];
 /// Gives each column of dates its format.
 ///
 /// # Errors
-/// [`ErrorKind::Usage`] if the input is not text, or if a format is given twice. Also if the user
-/// names a column that the input does not have, or that has no dates.
+/// [`ErrorKind::Usage`] if the input is not text, if a format is given twice, or if a named column
+/// is not in the input or has no dates.
 pub(super) fn plan_date_formats(
     table: &TargetTable,
     input: &InputFacts,

@@ -56,7 +56,7 @@ pub struct InputFacts {
     pub is_for_this_run_only: bool,
     /// Whether the input is delimited text. Only such text may have another encoding than UTF-8.
     pub is_delimited: bool,
-    /// Whether the input is delimited and quoted like COPY's csv.
+    /// Whether the input is delimited and quoted as in COPY's csv format.
     pub is_csv: bool,
     /// Bytes of the stored input, if known.
     pub stored_bytes: Option<u64>,
@@ -114,7 +114,7 @@ pub struct LoadPlan {
     pub table: String,
     /// Where an extension stores the table's rows, and what that means for the load, in words.
     pub storage: Option<&'static str>,
-    /// The way of rows into the shards of a table of Citus; `None` for another table.
+    /// How rows reach the shards of a table of Citus; `None` for another table.
     pub routing: Option<Routing>,
     /// How records become rows.
     pub rows: RowPlan,

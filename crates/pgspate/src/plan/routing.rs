@@ -18,7 +18,7 @@ const COORDINATOR_BYTES_MAX: u64 = 1 << 20;
 /// Types below this oid have the same oid on all servers.
 const BUILT_IN_BELOW: u32 = 10_000;
 
-/// The way of rows into the shards of a table.
+/// How rows reach the shards of a table.
 #[derive(Debug, Clone)]
 pub enum Routing {
     /// The coordinator routes each row, for this reason.
@@ -48,8 +48,8 @@ impl fmt::Display for Routing {
     }
 }
 
-/// Chooses the way of rows into shards; `None` if the table has no shards. All other choices of
-/// `plan` are made.
+/// Chooses how rows reach the shards; `None` if the table has no shards. All other choices of
+/// `plan` must be made already.
 pub(super) fn choose_routing(
     table: &TargetTable,
     plan: &LoadPlan,

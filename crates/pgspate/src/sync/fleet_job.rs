@@ -1,4 +1,5 @@
-//! A sync that completes a job of an engine: tasks have staged the rows on the server already.
+//! A sync that completes a job of a distributed engine such as Spark: tasks have staged the rows on
+//! the server already.
 //!
 //! The rows are copied from the job's stage to the session's stage. The transaction that writes the
 //! differences also marks the job as complete.

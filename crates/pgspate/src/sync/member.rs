@@ -107,7 +107,7 @@ impl PreparedSync {
             && matches!(self.options.scope, Scope::By(_) | Scope::NoDelete | Scope::InsertOnly)
     }
 
-    /// Claims the scopes of the staged rows for the member, or locks the engine's job.
+    /// Claims the scopes of the staged rows for the member, or locks the distributed engine's job.
     pub(super) async fn claim_scopes(&self, client: &Client) -> Result<()> {
         if let Some(job) = &self.fleet_job {
             job.lock(client).await?;
@@ -170,8 +170,8 @@ impl PreparedSync {
         }
     }
 
-    /// Marks the member as done, or the engine's job as complete, within the transaction that
-    /// writes the rows.
+    /// Marks the member as done, or the distributed engine's job as complete, within the
+    /// transaction that writes the rows.
     pub(super) async fn finish_member(&self, client: &Client, report: &SyncReport) -> Result<()> {
         if let Some(job) = &self.fleet_job {
             job.finish(client, report).await?;

@@ -32,7 +32,7 @@ use tokio::time::timeout;
 
 pub use refusal::SyncRefusal;
 pub use report::{Examples, SyncReport};
-pub use script::Script;
+pub use script::SyncScript;
 pub use statements::Scope;
 
 use crate::copy::{CopyOutcome, LaneSession};
@@ -139,7 +139,7 @@ pub struct PreparedSync {
     shares_by_time: bool,
     /// The split of the differences into several transactions, if there are several.
     split: Option<TransactionSplit>,
-    /// Transactions that a failed attempt with a table read ahead has committed.
+    /// Transactions that were committed by a failed attempt that read the table ahead.
     committed: CommittedTransactions,
     /// Server counters from before the failed attempt.
     before: Option<Measurement>,
@@ -147,7 +147,7 @@ pub struct PreparedSync {
     extent: Option<TableExtent>,
     /// The member's attempt, once it is recorded, if the sync is a member of a fleet.
     member: Option<OpenMember>,
-    /// The job of an engine whose rows are written, if there is one.
+    /// The job of a distributed engine such as Spark, if its rows are the source.
     fleet_job: Option<FleetJobRows>,
     runtime: Handle,
 }
@@ -370,7 +370,7 @@ impl PreparedSync {
                 Err(error) => return Err(self.explain_failure(error)),
             }
         }
-        self.run_whole(watch, started)
+        self.run_with_all_rows(watch, started)
     }
 
     /// Stages only rows that the table does not have, and compares them with the table's rows that
@@ -471,7 +471,7 @@ impl PreparedSync {
     }
 
     /// Stages all rows of the source, compares and writes.
-    fn run_whole(mut self, watch: &Arc<LoadWatch>, started: Instant) -> Result<SyncReport> {
+    fn run_with_all_rows(mut self, watch: &Arc<LoadWatch>, started: Instant) -> Result<SyncReport> {
         let staged = self.stage(watch);
         let (mut sessions, outcome) = staged.map_err(|error| self.committed.explain(error))?;
         self.runtime.block_on(self.stage_fleet_job(&mut sessions))?;

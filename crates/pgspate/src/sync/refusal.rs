@@ -1,7 +1,7 @@
 //! Findings that make a sync refuse to write, because they are probably mistakes.
 //!
 //! The messages are the same for pgspate's own sync and for another program that runs a
-//! [`Script`](super::Script).
+//! [`SyncScript`](super::SyncScript).
 
 use crate::numbers::counted;
 use crate::{Error, ErrorKind, Result};
@@ -75,16 +75,16 @@ impl SyncRefusal {
             SyncRefusal::OutsideScope { outside, taken } => (
                 match outside {
                     0 => format!(
-                        "{} of the source with the key of a table row outside the scope",
+                        "the source has {} with the key of a table row that is outside the scope",
                         counted(*taken, "row")
                     ),
-                    _ => format!("{} of the source outside the scope", counted(*outside, "row")),
+                    _ => format!("the source has {} outside the scope", counted(*outside, "row")),
                 },
                 "Widen `--scope`, or remove these rows from the source.",
             ),
             SyncRefusal::KeysInOtherScopes(taken) => (
                 format!(
-                    "{at_least}{} of the source with the key of a table row in a scope that the \
+                    "the source has {at_least}{} with the key of a table row in a scope that the \
                      source does not have",
                     counted(*taken, "row")
                 ),

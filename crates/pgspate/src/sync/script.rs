@@ -12,7 +12,7 @@ use crate::stage::planner;
 
 /// The statements to run. Each string is one statement.
 #[derive(Debug, Clone, Serialize)]
-pub struct Script {
+pub struct SyncScript {
     /// The table's name in SQL.
     pub table: String,
     /// The table's oid. The caller can check that the table's name means the same table in its
@@ -66,7 +66,7 @@ pub struct Script {
 
 impl PreparedSync {
     /// Returns the statements of this sync, for another session. Changes and stages nothing.
-    pub fn script(&self) -> Script {
+    pub fn script(&self) -> SyncScript {
         // The caller's session has a single transaction.
         let statements = SyncStatements { split: None, ..self.build_statements() };
         let table = &self.staging.table;
@@ -86,7 +86,7 @@ impl PreparedSync {
         let settings: Vec<String> =
             planner::SETTINGS.split(';').map(|it| it.trim().into()).collect();
         let name = |it: &String| it.split_whitespace().nth(2).unwrap_or_default().to_owned();
-        Script {
+        SyncScript {
             table: table.sql_name.clone(),
             oid: table.oid,
             begin: vec![lock, drop(stage::STAGE_NAME), stage.create_sql().to_owned()],

@@ -61,8 +61,8 @@ fn seed() -> u64 {
     }
 }
 
-/// Runs inputs. Writes each input to this file first, so that the file holds the input even if the
-/// target aborts.
+/// Runs a target with inputs. Writes each input to the file at this path first, so that the file
+/// holds the input even if the target aborts.
 struct FuzzTrial(PathBuf);
 
 impl FuzzTrial {

@@ -468,8 +468,8 @@ impl ChunkEncoder for JsonEncoder {
                     return Err(error);
                 }
                 Err(RecordFault::Syntax(found)) => {
-                    // Use the position that `RecordRanges` finds, which does not look at keys. Then
-                    // this walk and the walk of `RecordRanges` continue at the same byte.
+                    // Use the position at which `RecordRanges` finds the fault. `RecordRanges` does
+                    // not check keys. So both walks continue at the same byte.
                     let broken = value_end(text, start, &mut self.stack);
                     let broken_at = broken.map_or_else(|found| found.at, |(_, end)| end);
                     self.records.skip_invalid(data, broken_at);
@@ -536,8 +536,8 @@ fn field_text<'a>(
 }
 
 /// Finds columns by key. Most records have the same keys in the same order. So a key is first
-/// compared with the key at the same position of an earlier record. The map is used only if they
-/// differ.
+/// compared with the key at the same position of an earlier record. Only if the keys differ, the
+/// key is looked up in [`KeyedOptions`].
 #[derive(Debug, Default)]
 struct KeyLookup {
     seen: Vec<(Vec<u8>, KeyTarget)>,

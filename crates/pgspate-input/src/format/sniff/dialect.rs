@@ -324,7 +324,7 @@ fn detect_null(records: &[Vec<SampleField>], given: &SniffOverrides, sniffed: &m
         None => String::new(),
     };
     if has_backslash_null && given.null.is_none() {
-        sniffed.evidence.push("null \\N: some fields consist of it".to_string());
+        sniffed.evidence.push("null \\N: some unquoted fields are \\N".to_string());
     }
 }
 

@@ -10,8 +10,8 @@ use super::{DecompressFault, DecompressStep, Decompressor};
 /// The size of gzip's largest window, with which every gzip file can be decompressed.
 const WINDOW_BITS: u8 = 15;
 
-/// A decompressor of one member, provided by a compression library.
-pub(super) trait CompressedMember: Send {
+/// The decoder of one member, provided by a compression library.
+pub(super) trait MemberDecoder: Send {
     /// The first byte of a member.
     const FIRST: u8;
 
@@ -25,7 +25,7 @@ pub(super) trait CompressedMember: Send {
     fn totals(&self) -> (u64, u64);
 }
 
-impl CompressedMember for flate2::Decompress {
+impl MemberDecoder for flate2::Decompress {
     const FIRST: u8 = 0x1f;
 
     fn start() -> Self {
@@ -43,7 +43,7 @@ impl CompressedMember for flate2::Decompress {
     }
 }
 
-impl CompressedMember for bzip2::Decompress {
+impl MemberDecoder for bzip2::Decompress {
     const FIRST: u8 = b'B';
 
     fn start() -> Self {
@@ -81,7 +81,7 @@ enum MemberState {
     Broken,
 }
 
-impl<M: CompressedMember> MemberDecompressor<M> {
+impl<M: MemberDecoder> MemberDecompressor<M> {
     pub(super) fn new() -> MemberDecompressor<M> {
         MemberDecompressor { member: M::start(), state: MemberState::InsideMember }
     }
@@ -107,7 +107,7 @@ impl<M: CompressedMember> MemberDecompressor<M> {
     }
 }
 
-impl<M: CompressedMember> Decompressor for MemberDecompressor<M> {
+impl<M: MemberDecoder> Decompressor for MemberDecompressor<M> {
     fn step(&mut self, input: &[u8], output: &mut [u8]) -> Result<DecompressStep, DecompressFault> {
         match (self.state, input.first()) {
             (MemberState::InsideMember, _) => self.decode_member(input, output),

@@ -3,7 +3,7 @@
 use pgspate::numbers::{short, thousands};
 
 use super::super::plots::by_factor;
-use super::ways::ChangeMethod;
+use super::methods::ChangeMethod;
 use super::{BATCH, CONTENDER};
 use crate::report::figure::{Axis, Figure, Lines, Plot};
 use crate::report::words;

@@ -5,14 +5,14 @@
 
 mod events;
 mod figures;
-mod ways;
+mod methods;
 
 use std::collections::HashMap;
 
 use pgspate::file::write_whole;
 use pgspate::{Error, ErrorKind, Result};
 
-use super::ways::{expect, failed};
+use super::sending::{expect, failed};
 use crate::data::{self, NumberedRows, put, scaled};
 use crate::report::figure::Figure;
 use crate::{
@@ -20,7 +20,7 @@ use crate::{
     Unit,
 };
 use events::{OrderEvent, OrderRow};
-use ways::{ChangeMethod, ChangeWriter, apply_file};
+use methods::{ChangeMethod, ChangeWriter, apply_file};
 
 /// The number of events at scale 1.
 const EVENTS: u64 = 1_000_000;

@@ -50,7 +50,7 @@ pub(super) fn figures(results: &Results) -> Vec<Figure> {
         ),
         Figure::new(
             "WAL for each row of the large table",
-            "Whole pages that are logged after a checkpoint are in it.",
+            "Includes the full-page images that the server logs after a checkpoint.",
             Plot::Bars(Bars { unit: Some(Unit::Bytes), groups: groups(results, "WAL per row") }),
         ),
     ];

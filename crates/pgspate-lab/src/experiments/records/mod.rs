@@ -11,7 +11,7 @@ mod writing;
 
 use pgspate::Result;
 
-use super::ways::{failed, number};
+use super::sending::{failed, number};
 use crate::data::accounts::{BankAccounts, BankTable, TABLES};
 use crate::data::{self, NumberedRows, scaled};
 use crate::report::figure::Figure;

@@ -5,7 +5,7 @@ use std::time::Instant;
 use pgspate::Result;
 use pgspate::target::connect::Connection;
 
-use super::super::ways::failed;
+use super::super::sending::failed;
 use crate::data::SeededRandom;
 use crate::data::accounts::BankTable;
 

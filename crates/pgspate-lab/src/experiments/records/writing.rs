@@ -10,7 +10,7 @@ use futures_util::SinkExt as _;
 use pgspate::Result;
 use pgspate::target::connect::Connection;
 
-use super::super::ways::{StatementCache, execute, failed, places, rows_per_statement};
+use super::super::sending::{StatementCache, execute, failed, placeholders, rows_per_statement};
 use crate::data::accounts::{BankAccounts, BankTable};
 
 /// The rows of a table.
@@ -127,5 +127,5 @@ impl RecordMethod {
 /// Returns the INSERT statement for `rows` rows.
 fn insert(table: BankTable, rows: usize) -> String {
     let (name, columns) = (table.name(), table.columns().join(", "));
-    format!("insert into {name} ({columns}) values {}", places(rows, table.types()))
+    format!("insert into {name} ({columns}) values {}", placeholders(rows, table.types()))
 }

@@ -1,7 +1,7 @@
 //! The figures and the summary sentence of the experiment `rewrite`.
 
 use super::super::plots::{bar, series};
-use super::ways::RewriteMethod;
+use super::methods::RewriteMethod;
 use super::{AUTOVACUUM, CONTENDER, NIGHTS, heap};
 use crate::report::figure::{Axis, BarGroup, Bars, Figure, Lines, Plot, Strip};
 use crate::report::words;

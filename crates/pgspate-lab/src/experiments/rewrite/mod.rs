@@ -6,8 +6,8 @@
 
 mod figures;
 mod heap;
+mod methods;
 mod watcher;
-mod ways;
 
 use pgspate::measure::{MeasuredDifference, PRICE_PER_MILLION};
 use pgspate::target::TargetTable;
@@ -15,15 +15,15 @@ use pgspate::target::connect::Connection;
 use pgspate::{Error, ErrorKind, Result};
 use pgspate_doctor::doctor::picture::TablePicture as HeapPicture;
 
-use super::ways::{expect, failed};
+use super::sending::{expect, failed};
 use crate::data::{self, meters};
 use crate::report::figure::Figure;
 use crate::{
     Comparison, Experiment, Factor, LabRunSetup, LabTrial, Publication, PublishedResults, Results,
     TrialContext, TrialOutcome, TrialPicture, Unit,
 };
+use methods::{NightlyJob, RewriteMethod};
 use watcher::NightWatcher;
-use ways::{NightlyJob, RewriteMethod};
 
 /// The number of nights of a trial.
 const NIGHTS: u32 = 10;

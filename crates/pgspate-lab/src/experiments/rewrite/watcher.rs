@@ -6,7 +6,7 @@ use pgspate::Result;
 use pgspate::measure::Measurement;
 use pgspate::target::connect::Connection;
 
-use super::super::ways::{failed, number};
+use super::super::sending::{failed, number};
 use super::heap;
 use crate::TrialContext;
 use crate::data::meters;

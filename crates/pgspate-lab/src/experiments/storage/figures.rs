@@ -29,7 +29,7 @@ pub(super) fn all(results: &Results) -> Vec<Figure> {
             "From {}: as long as it took there, or as many I/Os and bytes as the volume's limits \
              let through, whichever is more. A small load that fits into memory and is written \
              while it runs is not limited.",
-            match measured_io::source(results) {
+            match measured_io::counter_source(results) {
                 CounterSource::Disk => "the writes and bytes that the disk counted without a limit",
                 CounterSource::Server => {
                     "what the server counted without a limit, as its disk is not seen from here: \
@@ -43,12 +43,12 @@ pub(super) fn all(results: &Results) -> Vec<Figure> {
     ));
     let writes = STRATEGIES.iter().filter_map(|strategy| {
         let levels = [("volume", UNLIMITED), ("strategy", *strategy)];
-        Some(Bar::measured(strategy, measured_io::of(results, &levels)?.bytes))
+        Some(Bar::measured(strategy, measured_io::trial_io(results, &levels)?.bytes))
     });
     let groups = vec![BarGroup { name: String::new(), bars: writes.collect() }];
     figures.push(Figure::new(
         "Bytes read and written by the disk",
-        match measured_io::source(results) {
+        match measured_io::counter_source(results) {
             CounterSource::Disk => {
                 "Read and written while the load and its checkpoint ran, without a limit: tables, \
                  WAL, and whatever else the machine wrote."
@@ -80,7 +80,7 @@ fn expected(results: &Results, volume: &str, strategy: &str) -> Option<f64> {
     let limits = limits(volume)?;
     let levels = [("volume", UNLIMITED), ("strategy", strategy)];
     let median = |number| results.median(&levels, number);
-    let written = measured_io::of(results, &levels)?;
+    let written = measured_io::trial_io(results, &levels)?;
     let operations = written.operations.unwrap_or_default();
     Some(compute_load_seconds(&limits, median("seconds")?, operations, written.bytes.median))
 }

@@ -29,7 +29,7 @@ pub(super) struct MeasuredDiskIo {
 }
 
 /// Returns the source of the I/O counters in these results.
-pub(super) fn source(results: &Results) -> CounterSource {
+pub(super) fn counter_source(results: &Results) -> CounterSource {
     match results.spread(&[], "disk bytes") {
         Some(_) => CounterSource::Disk,
         None => CounterSource::Server,
@@ -37,8 +37,8 @@ pub(super) fn source(results: &Results) -> CounterSource {
 }
 
 /// Returns the I/O of the trials with these levels.
-pub(super) fn of(results: &Results, levels: &[(&str, &str)]) -> Option<MeasuredDiskIo> {
-    if source(results) == CounterSource::Disk {
+pub(super) fn trial_io(results: &Results, levels: &[(&str, &str)]) -> Option<MeasuredDiskIo> {
+    if counter_source(results) == CounterSource::Disk {
         let median = |number| results.median(levels, number);
         let operations = median("disk writes")? + median("disk reads")?;
         let bytes = results.spread(levels, "disk bytes")?;
@@ -46,15 +46,15 @@ pub(super) fn of(results: &Results, levels: &[(&str, &str)]) -> Option<MeasuredD
     }
     let is_one =
         |line: &&ResultLine| levels.iter().all(|(factor, level)| line.trial.is(factor, level));
-    let bytes = Spread::of(results.measured().filter(is_one).filter_map(by_server))?;
+    let bytes = Spread::of(results.measured().filter(is_one).filter_map(bytes_by_server))?;
     Some(MeasuredDiskIo { bytes, operations: None })
 }
 
 /// Returns the bytes of WAL, plus the pages that checkpoints, sessions and the background writer
 /// wrote, including pages that extend files. If the tables grew by more than these pages, their
-/// growth counts instead, because the rest is written later. From version 17
-/// on, the older counters lack the pages that sessions write.
-fn by_server(line: &ResultLine) -> Option<f64> {
+/// growth counts instead, because the other pages are written later. pg_stat_io has precedence over
+/// the checkpoint counters, which lack the pages that sessions write from version 17 on.
+fn bytes_by_server(line: &ResultLine) -> Option<f64> {
     let count = |of: &Value, path: &str| of.pointer(path).and_then(Value::as_f64);
     let wal = count(&line.measured, "/wal_bytes")?;
     let pages = ["buffers_written", "buffers_by_sessions", "buffers_cleaned"];
@@ -84,16 +84,16 @@ mod tests {
     #[test]
     fn the_server_s_counters_give_written_bytes() {
         let mut line = line(&[], 0, 1.0);
-        assert_eq!(by_server(&line), None);
+        assert_eq!(bytes_by_server(&line), None);
         line.measured = json!({"wal_bytes": 1000, "checkpoints": {"buffers_written": 3,
             "buffers_by_sessions": 2}, "tables": {"before": {"table_bytes": 8192},
             "after": {"table_bytes": 16384, "index_bytes": 8192}}});
-        assert_eq!(by_server(&line), Some(1000.0 + 5.0 * PAGE_BYTES));
+        assert_eq!(bytes_by_server(&line), Some(1000.0 + 5.0 * PAGE_BYTES));
         // No checkpoint, and nothing was written so far.
         line.measured["checkpoints"] = json!({});
-        assert_eq!(by_server(&line), Some(1000.0 + 2.0 * PAGE_BYTES));
+        assert_eq!(bytes_by_server(&line), Some(1000.0 + 2.0 * PAGE_BYTES));
         line.measured["tables"]["after"]["toast_bytes"] = json!(8192);
-        assert_eq!(by_server(&line), Some(1000.0 + 3.0 * PAGE_BYTES));
+        assert_eq!(bytes_by_server(&line), Some(1000.0 + 3.0 * PAGE_BYTES));
     }
 
     #[test]
@@ -106,7 +106,7 @@ mod tests {
             [json!({"buffers_written": 3, "buffers_by_sessions": 6}), json!({"buffers_written": 3})]
         {
             line.measured = json!({"wal_bytes": 1000, "checkpoints": checkpoints, "io": io});
-            assert_eq!(by_server(&line), Some(1000.0 + 9.0 * PAGE_BYTES));
+            assert_eq!(bytes_by_server(&line), Some(1000.0 + 9.0 * PAGE_BYTES));
         }
     }
 }

@@ -7,7 +7,7 @@ use futures_util::future::{join, join_all, try_join_all};
 use pgspate::target::connect::Connection;
 use pgspate::{Error, ErrorKind, Result};
 
-use super::super::ways::{failed, number};
+use super::super::sending::{failed, number};
 use super::{CREATE_AS, DISTINCT};
 use crate::TrialContext;
 
@@ -26,7 +26,7 @@ pub(super) struct SpillingQueries {
     pub(super) has_bystander: bool,
 }
 
-/// The open sessions, with their settings made.
+/// The open sessions, whose settings are set.
 pub(super) struct OpenSessions {
     clients: Vec<Connection>,
     bystander: Connection,
@@ -68,7 +68,7 @@ impl QueryResults {
 }
 
 impl SpillingQueries {
-    /// Opens the sessions and makes their settings.
+    /// Opens the sessions and sets their settings.
     pub(super) async fn connect(&self, context: &TrialContext) -> Result<OpenSessions> {
         let space = match self.tablespace {
             Some(name) => format!("set temp_tablespaces = '{name}';"),
@@ -118,7 +118,7 @@ impl SpillingQueries {
         Ok(answers)
     }
 
-    /// Returns the text of the query, which returns or reports a number of rows.
+    /// Returns the SQL of the query. Its result or its command tag has the number of rows.
     fn sql(&self) -> &'static str {
         match self.query.as_str() {
             CREATE_AS => "create temp table copied as table lineitem",

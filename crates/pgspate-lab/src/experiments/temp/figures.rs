@@ -58,7 +58,7 @@ pub(super) fn figures(results: &Results) -> Vec<Figure> {
         ),
         Figure::new("Mean time of a query by clients", "", by_clients("mean time", Unit::Seconds)),
         Figure::new(
-            "Mean time of a query at 8 clients: another place, or more memory",
+            "Mean time of a query at 8 clients: with a tablespace, or with more work_mem",
             &format!(
                 "{place} In the trials with more work_mem, work_mem is twice as large as the \
                  table. Where the system's cache has room for all temporary files, as at small \
@@ -66,7 +66,7 @@ pub(super) fn figures(results: &Results) -> Vec<Figure> {
             ),
             others(USUAL),
         ),
-        Figure::new("Mean time of a query at 20 clients: another place", &place, others(MOST)),
+        Figure::new("Mean time of a query at 20 clients: with a tablespace", &place, others(MOST)),
         Figure::new(
             "When temporary space runs out",
             "Errors at temp_file_limit, which counts the files of sorts and hashes, not \

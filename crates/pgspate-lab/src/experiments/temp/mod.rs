@@ -12,7 +12,7 @@ mod space;
 use pgspate::measure::Measurement;
 use pgspate::{Error, ErrorKind, Result};
 
-use super::ways::{failed, number};
+use super::sending::{failed, number};
 use crate::data::{self, tpch};
 use crate::report::figure::Figure;
 use crate::{
@@ -96,8 +96,8 @@ impl Experiment for TempExperiment {
 
     fn question(&self) -> &'static str {
         "Many sessions at once fill temporary tables, or sort more than fits into their memory. \
-         How fast is it? What do more memory and another place for temporary files change, and \
-         what happens when the space ends?"
+         How fast is it? What do more memory and a separate tablespace for temporary files change, \
+         and what happens when the space runs out?"
     }
 
     fn factors(&self, _setup: &LabRunSetup) -> Vec<Factor> {

@@ -5,7 +5,7 @@
 
 use std::fs;
 
-use super::super::ways::number;
+use super::super::sending::number;
 use crate::{Machine, TrialContext};
 
 /// Returns the bytes that all sessions may use together, and a description of this limit.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use pgspate::{Error, ErrorKind, Result};
 use tempfile::TempDir;
 
-use super::super::ways::failed;
+use super::super::sending::failed;
 use crate::TrialContext;
 
 /// The tablespace's name.

@@ -194,7 +194,7 @@ impl<P: SourcePosition> BatchBuilder<P> {
             true => boundary.changes,
             false => batch.log.changes().len(),
         };
-        batch.end_mark = self.position.mark(self.ordinal, &self.context.names);
+        batch.end_position = self.position.mark(self.ordinal, &self.context.names);
         batch.reached = self.position.point();
         batch.committed_at = self.committed_at;
         batch.tables = self.context.router.tables();

@@ -47,7 +47,7 @@ pub(crate) struct EventBatch {
     /// Records that could not be decoded or routed.
     pub(crate) rejected: Vec<DeadLetter>,
     /// The stream's position after the batch.
-    pub(crate) end_mark: StreamPosition,
+    pub(crate) end_position: StreamPosition,
     /// For topics: the changed positions of partitions.
     pub(crate) partition_moves: Vec<PartitionMove>,
     /// Whether a source transaction ends with the batch. If not, the next batch continues it.

@@ -130,7 +130,7 @@ async fn send_batch(
         asked.push(Box::pin(maybe_done(run_step(connection, step, statement, rows))));
     }
     let mut moved =
-        pin!(maybe_done(stream.advance_within(&connection.client, &advance, &batch.end_mark)));
+        pin!(maybe_done(stream.advance_within(&connection.client, &advance, &batch.end_position)));
     let mut commit = pin!(maybe_done(run_sql(connection, "commit", "commit")));
     // The first poll of a future sends its message. So this is the order of the messages.
     poll_once(begin.as_mut()).await;

@@ -144,8 +144,8 @@ impl BatchWriter {
 
     /// After a failure: checks whether the batch was committed and only the reply was lost.
     async fn was_committed(&mut self, batch: &EventBatch) -> Result<bool> {
-        self.reopen_session(batch.ends_transaction.then_some(&batch.end_mark)).await?;
-        let was_committed = batch.ends_transaction && self.stream.mark == batch.end_mark;
+        self.reopen_session(batch.ends_transaction.then_some(&batch.end_position)).await?;
+        let was_committed = batch.ends_transaction && self.stream.mark == batch.end_position;
         if was_committed {
             self.note_commit(batch);
         }
@@ -231,7 +231,7 @@ impl BatchWriter {
             checked.map_err(|error| self.settings.oversized_transaction_error(batch, error))?;
         }
         let client = &session.connection.client;
-        self.stream.advance(client, &batch.end_mark, &self.uncommitted.dead_letters).await?;
+        self.stream.advance(client, &batch.end_position, &self.uncommitted.dead_letters).await?;
         self.stream.advance_partitions(client, &batch.partition_moves).await?;
         session.commit().await?;
         self.note_commit(batch);
@@ -246,7 +246,7 @@ impl BatchWriter {
         self.counts.dead_letters += pending.dead_letters.len() as u64;
         self.counts.add_batch(batch);
         self.counts.batches += u64::from(batch.events > 0);
-        self.stream.mark = batch.end_mark.clone();
+        self.stream.mark = batch.end_position.clone();
     }
 
     /// Stops other processes from taking the stream while the session lives.

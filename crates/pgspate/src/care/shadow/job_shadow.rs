@@ -1,5 +1,5 @@
-//! The shadow of a job of an engine with a driver. Tasks fill it, and the transaction that
-//! completes the job builds its indexes and exchanges it for the table.
+//! The shadow of a job of a distributed engine such as Spark. Tasks fill the shadow. The
+//! transaction that completes the job builds its indexes and exchanges it for the table.
 
 use std::time::{Duration, Instant};
 

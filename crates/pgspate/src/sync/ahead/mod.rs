@@ -205,8 +205,7 @@ pub(super) async fn stage_unmatched(connection: &Connection, known: &KnownRows) 
     Ok(all_scopes_in_source)
 }
 
-/// Marks unmatched rows in scopes of which the source has only staged rows. The stage must be
-/// analyzed.
+/// Marks unmatched rows in scopes whose source rows are all staged. The stage must be analyzed.
 pub(super) async fn mark_staged_scopes(client: &Client, sync: &PreparedSync) -> Result<()> {
     let failed = || server_error("could not compare scopes".to_owned());
     let statements = sync.build_statements();

@@ -155,7 +155,7 @@ impl TestTarget {
     }
 }
 
-/// Checks whether a batch may end before this event, as in the feed.
+/// Returns whether a batch may end before this event, by the rule that feeds follow.
 fn may_cut(events: &[ChangeEvent], at: usize) -> bool {
     at == 0 || events[at - 1].op != ChangeKind::Truncate || events[at - 1].ends_transaction
 }

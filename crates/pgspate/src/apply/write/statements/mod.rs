@@ -398,7 +398,7 @@ impl<'a> ApplyStatements<'a> {
     /// only staged upsert. `None` if the key cannot be set.
     pub(crate) fn move_row(&self) -> Option<String> {
         if !self.facts.has_key() {
-            return Some(self.move_whole_row());
+            return Some(self.update_whole_row());
         }
         let may_set_key = self.facts.table.storage.facts().may_set_key;
         if !may_set_key || key_columns(self.facts).any(|column| column.is_identity_always) {

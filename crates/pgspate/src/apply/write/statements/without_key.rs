@@ -4,8 +4,8 @@ use super::{ACTION_COLUMN, ApplyStatements, ORDER_COLUMN};
 use crate::apply::batch::{ColumnPresence, RowAction};
 
 impl ApplyStatements<'_> {
-    /// Returns SQL that completes inserted rows, so that they can be
-    /// compared with deleted rows.
+    /// Returns SQL that fills columns that inserted rows lack with their defaults, so that these
+    /// rows can be compared with deleted rows. `None` if the rows have all columns.
     pub(crate) fn fill_whole_rows(&self) -> Option<String> {
         let is_partial =
             self.columns_with_presence().any(|(.., presence)| presence != ColumnPresence::Always);
@@ -19,9 +19,8 @@ impl ApplyStatements<'_> {
         })
     }
 
-    /// Returns SQL that removes pairs of an inserted row and a later
-    /// delete of an equal row. The rest has the same effect as all events one by one, if deletes
-    /// run first.
+    /// Returns SQL that removes pairs of an inserted row and a later delete of an equal row. The
+    /// remaining rows have the same effect as all events one by one, if deletes run first.
     pub(crate) fn cancel_pairs(&self) -> String {
         let (stage, whole, goes) = (&self.stage, self.row_as_text("s"), RowAction::Delete as i16);
         format!(
@@ -46,9 +45,9 @@ impl ApplyStatements<'_> {
         format!("row({})::text", all.join(", "))
     }
 
-    /// Returns SQL that updates the deleted row in place to the inserted
-    /// row.
-    pub(super) fn move_whole_row(&self) -> String {
+    /// Returns SQL that updates a row in place, instead of a delete of this row and an insert. The
+    /// only staged delete has the old values, the only staged upsert the new values.
+    pub(super) fn update_whole_row(&self) -> String {
         let sets: Vec<_> = self
             .columns_with_presence()
             .filter(|(_, column, presence)| {
@@ -70,7 +69,7 @@ impl ApplyStatements<'_> {
         )
     }
 
-    /// Returns SQL that deletes as many equal rows as are staged.
+    /// Returns SQL that deletes one row of the table for each staged delete of an equal row.
     pub(crate) fn delete_whole_rows(&self) -> String {
         let (of_stage, of_table) = (self.row_as_text("s"), self.row_as_text("t"));
         let (table, stage, goes) = (&self.table, &self.stage, RowAction::Delete as i16);

@@ -20,7 +20,7 @@ use pgspate::target::connect::Connection;
 use pgspate::{Error, ErrorKind, Result};
 use tokio_postgres::Statement;
 
-use super::super::ways::{TextValue, failed, pipelined};
+use super::super::sending::{TextValue, failed, pipelined};
 use crate::TrialContext;
 use crate::data::meters::{self, NightlyPredictions};
 use crate::data::{GeneratedRows, meters::Prediction};

@@ -15,8 +15,8 @@ use pgspate::target::connect::Connection;
 use pgspate::{Error, ErrorKind, Result};
 use tokio_postgres::Statement;
 
-use super::super::ways::{
-    StatementCache, TextValue, execute, failed, in_order, places, rows_per_statement,
+use super::super::sending::{
+    StatementCache, TextValue, execute, failed, in_order, placeholders, rows_per_statement,
 };
 use super::events::{COLUMNS, OrderEvent, OrderRow};
 use crate::TrialContext;
@@ -120,7 +120,7 @@ impl<'a> ChangeWriter<'a> {
     pub(super) fn open(way: ChangeMethod, context: &'a TrialContext) -> Result<ChangeWriter<'a>> {
         let connection = context.connect()?;
         let types = COLUMNS.map(|(_, kind)| kind);
-        let insert = format!("insert into orders ({}) values {}", names(), places(1, &types));
+        let insert = format!("insert into orders ({}) values {}", names(), placeholders(1, &types));
         let update = sets(|nth, _| format!("${}::{}", nth + 1, types[nth]));
         let update = format!("update orders set {update} where id = $1");
         let arrays: Vec<_> = (1..=types.len()).map(|nth| format!("${nth}::text[]")).collect();
@@ -275,7 +275,7 @@ impl<'a> ChangeWriter<'a> {
         for some in rows.chunks(rows_per_statement(COLUMNS.len())) {
             let client = &self.connection.client;
             let sql = || {
-                let values = places(some.len(), &COLUMNS.map(|(_, kind)| kind));
+                let values = placeholders(some.len(), &COLUMNS.map(|(_, kind)| kind));
                 upsert(&format!("values {values}"))
             };
             let statement = self.values.of(client, some.len(), sql).await?;

@@ -103,7 +103,7 @@ pub(super) async fn execute<V: AsRef<str>>(
 /// Returns parameter placeholders for `rows` rows, such as `($1::int, $2::text), ($3::int, ...)`.
 ///
 /// `types` has the type of each column.
-pub(super) fn places(rows: usize, types: &[&str]) -> String {
+pub(super) fn placeholders(rows: usize, types: &[&str]) -> String {
     let mut text = String::with_capacity(rows * types.len() * 16);
     for row in 0..rows {
         text += if row == 0 { "(" } else { ", (" };

@@ -1,0 +1,486 @@
+//! The state that the callers and the lanes of a writer share.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, OnceCell, OwnedSemaphorePermit, Semaphore, TryAcquireError};
+use tokio_postgres::error::SqlState;
+
+use super::WriterOptions;
+use super::counters::{WriterCounters, WriterReport};
+use super::governor::LaneGovernor;
+use super::lane::RecordLane;
+use super::queue::{SetLimits, UnitQueue};
+use super::rows::EncodedRows;
+use super::shape::{InsertRequest, InsertShape};
+use super::unit::{InsertOutcome, Unit};
+use super::waiting::WaitingSessions;
+use crate::{Error, ErrorKind, Result};
+use pgspate_target::connect::{Connection, Dsn};
+use pgspate_target::ledger::{ensure_ledger, prune_requests};
+use pgspate_target::session::ReconnectBackoff;
+use pgspate_target::{
+    SessionSettings, TargetTable, TypedQuery, read_session, server_error, suggest_table,
+};
+
+/// How long a lane without work keeps its session.
+const IDLE_LIMIT: Duration = Duration::from_secs(60);
+/// How many bytes a permit of the queue's room stands for.
+const ROOM_UNIT: usize = 1024;
+/// The most shapes that are kept.
+const SHAPES_MAX: usize = 1000;
+/// How often old idempotency keys are forgotten.
+const PRUNE_INTERVAL: Duration = Duration::from_secs(600);
+/// How long the facts of a table are used before they are read again.
+const FACTS_LIFETIME: Duration = Duration::from_secs(5);
+
+/// Whether rules rewrite an INSERT into the table.
+const HAS_INSERT_RULES: &str = "\
+select exists (select from pg_catalog.pg_rewrite
+               where ev_class operator(pg_catalog.=) $1 and ev_type operator(pg_catalog.=) '3')";
+
+/// The shared state of a writer.
+#[derive(Debug)]
+pub(super) struct WriterCore {
+    pub(super) dsn: Dsn,
+    pub(super) options: WriterOptions,
+    pub(super) counters: WriterCounters,
+    pub(super) waiting: WaitingSessions,
+    runtime: Handle,
+    /// The room of the queue that is left, in units of `ROOM_UNIT`.
+    room: Arc<Semaphore>,
+    room_size: u32,
+    lanes: Mutex<LaneState>,
+    /// Wakes a lane.
+    work: Notify,
+    /// Wakes the one who closes the writer, when a lane ends.
+    lane_ended: Notify,
+    is_closing: AtomicBool,
+    next_call: AtomicU64,
+    shapes: Mutex<HashMap<InsertRequest, KeptShape>>,
+    /// Set once the ledger, which has the idempotency keys, exists.
+    ledger: OnceCell<()>,
+    /// When old idempotency keys were last forgotten.
+    pruned: Mutex<Option<Instant>>,
+    /// The session that reads what tables are.
+    facts: tokio::sync::Mutex<Option<Connection>>,
+}
+
+#[derive(Debug)]
+struct LaneState {
+    queue: UnitQueue,
+    governor: LaneGovernor,
+    /// Lanes that exist.
+    open: usize,
+    /// Lanes that write now.
+    busy: usize,
+}
+
+#[derive(Debug, Clone)]
+struct KeptShape {
+    shape: Arc<InsertShape>,
+    checked: Instant,
+}
+
+impl WriterCore {
+    /// Opens the state, with one connection.
+    pub(super) async fn open(
+        dsn: Dsn,
+        options: WriterOptions,
+        runtime: &Handle,
+    ) -> Result<Arc<WriterCore>> {
+        let dsn = dsn.with_stall_timeout(options.limits.stall_timeout);
+        let connection = dsn.connect("pgspate write").await?;
+        let connections = options.connections.max(1);
+        let waiters = connections / 4;
+        let room_size = u32::try_from(options.queue_bytes / ROOM_UNIT).unwrap_or(u32::MAX).max(1);
+        let room_size = room_size.min(u32::try_from(Semaphore::MAX_PERMITS).unwrap_or(u32::MAX));
+        let governor = LaneGovernor::new((connections - waiters).max(1), Instant::now());
+        Ok(Arc::new(WriterCore {
+            waiting: WaitingSessions::new(waiters.max(1)),
+            room: Arc::new(Semaphore::new(room_size as usize)),
+            room_size,
+            lanes: Mutex::new(LaneState {
+                queue: UnitQueue::default(),
+                governor,
+                open: 0,
+                busy: 0,
+            }),
+            counters: WriterCounters::default(),
+            runtime: runtime.clone(),
+            work: Notify::new(),
+            lane_ended: Notify::new(),
+            is_closing: AtomicBool::new(false),
+            next_call: AtomicU64::new(0),
+            shapes: Mutex::new(HashMap::new()),
+            ledger: OnceCell::new(),
+            pruned: Mutex::new(None),
+            facts: tokio::sync::Mutex::new(Some(connection)),
+            dsn,
+            options,
+        }))
+    }
+
+    /// Queues the records, and waits for their answers.
+    pub(super) async fn insert(
+        self: &Arc<WriterCore>,
+        shape: &Arc<InsertShape>,
+        records: Vec<EncodedRows>,
+    ) -> Result<Vec<Result<InsertOutcome>>> {
+        if records.iter().any(EncodedRows::has_key) {
+            self.prepare_keys().await?;
+        }
+        let call = self.next_call.fetch_add(1, Ordering::Relaxed);
+        let mut units = Vec::with_capacity(records.len());
+        let mut receivers = Vec::with_capacity(records.len());
+        for rows in records {
+            let room = self.take_room(rows.bytes()).await?;
+            let (unit, receiver) = Unit::new(shape.clone(), rows, call, room);
+            receivers.push(receiver);
+            units.push(unit);
+        }
+        let empty = |unit: &Unit| unit.rows.is_empty();
+        for unit in units.extract_if(.., |unit| empty(unit)) {
+            unit.answer(Ok(InsertOutcome::default()));
+        }
+        self.queue(units)?;
+        let mut answers = Vec::with_capacity(receivers.len());
+        for receiver in receivers {
+            answers.push(receiver.await.unwrap_or_else(|_| Err(closed_error())));
+        }
+        Ok(answers)
+    }
+
+    /// Creates the ledger before the first call with an idempotency key, and forgets old keys from
+    /// time to time.
+    async fn prepare_keys(self: &Arc<WriterCore>) -> Result<()> {
+        let create = async || {
+            let mut kept = self.facts.lock().await;
+            ensure_ledger(&self.facts_connection(&mut kept).await?.client).await
+        };
+        self.ledger.get_or_try_init(create).await?;
+        {
+            let mut pruned = self.pruned.lock().unwrap_or_else(PoisonError::into_inner);
+            if pruned.is_some_and(|at| at.elapsed() < PRUNE_INTERVAL) {
+                return Ok(());
+            }
+            *pruned = Some(Instant::now());
+        }
+        let core = self.clone();
+        self.runtime.spawn(async move {
+            let mut kept = core.facts.lock().await;
+            if let Ok(connection) = core.facts_connection(&mut kept).await {
+                // Old keys do no harm. The next time comes soon.
+                let _ = prune_requests(&connection.client, core.options.keep_keys).await;
+            }
+        });
+        Ok(())
+    }
+
+    /// Takes room for a unit. Waits for room, or refuses, as the options say.
+    async fn take_room(&self, bytes: usize) -> Result<OwnedSemaphorePermit> {
+        let units = u32::try_from(bytes.div_ceil(ROOM_UNIT)).unwrap_or(u32::MAX);
+        let units = units.clamp(1, self.room_size);
+        let room = self.room.clone();
+        if !self.options.refuses_when_full {
+            return room.acquire_many_owned(units).await.map_err(|_| closed_error());
+        }
+        room.try_acquire_many_owned(units).map_err(|error| match error {
+            TryAcquireError::Closed => closed_error(),
+            TryAcquireError::NoPermits => {
+                let message = "the queue of the writer is full";
+                Error::new(ErrorKind::QueueFull, message).hint("Send the records again later.")
+            }
+        })
+    }
+
+    /// Gives units to a lane.
+    fn queue(self: &Arc<WriterCore>, units: Vec<Unit>) -> Result<()> {
+        let mut lanes = self.lanes();
+        // Under the lock, so that no unit is queued after the last lane has ended.
+        if self.is_closing.load(Ordering::Relaxed) {
+            return Err(closed_error());
+        }
+        lanes.queue.push(units);
+        self.wake_lane(&mut lanes);
+        Ok(())
+    }
+
+    /// Wakes an idle lane, or starts one, if units wait and one more lane may write.
+    fn wake_lane(self: &Arc<WriterCore>, lanes: &mut LaneState) {
+        if lanes.queue.is_empty() || lanes.busy >= lanes.governor.lanes() {
+            return;
+        }
+        if lanes.open > lanes.busy {
+            self.work.notify_one();
+        } else {
+            lanes.open += 1;
+            self.runtime.spawn(RecordLane::new(self.clone()).run());
+        }
+    }
+
+    /// Waits for units, and takes at most `rows` records. Returns `None` if the lane must end.
+    pub(super) async fn next_units(self: &Arc<WriterCore>, rows: usize) -> Option<Vec<Unit>> {
+        // Callers that are ready now are in the same set.
+        tokio::task::yield_now().await;
+        loop {
+            {
+                let mut lanes = self.lanes();
+                if !lanes.queue.is_empty() && lanes.busy < lanes.governor.lanes() {
+                    let limits = SetLimits { rows, bytes: self.options.set_bytes };
+                    let units = lanes.queue.take(limits);
+                    lanes.busy += 1;
+                    self.wake_lane(&mut lanes);
+                    return Some(units);
+                }
+                if lanes.queue.is_empty() && self.is_closing.load(Ordering::Relaxed) {
+                    return None;
+                }
+            }
+            if tokio::time::timeout(IDLE_LIMIT, self.work.notified()).await.is_err() {
+                let lanes = self.lanes();
+                if lanes.queue.is_empty() || lanes.open > lanes.governor.lanes() {
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Takes notice of a lane's end. `unsent` are units that the lane could not send.
+    pub(super) fn end_batch(
+        self: &Arc<WriterCore>,
+        records: u64,
+        units: usize,
+        unsent: impl DoubleEndedIterator<Item = Unit>,
+    ) {
+        let mut lanes = self.lanes();
+        lanes.busy -= 1;
+        lanes.queue.push_front(unsent);
+        let is_crowded = units > 1 || !lanes.queue.is_empty();
+        lanes.governor.count_batch(records, is_crowded, Instant::now());
+        self.wake_lane(&mut lanes);
+    }
+
+    /// Takes notice of the end of a lane.
+    pub(super) fn end_lane(self: &Arc<WriterCore>) {
+        let mut lanes = self.lanes();
+        lanes.open -= 1;
+        self.wake_lane(&mut lanes);
+        drop(lanes);
+        self.lane_ended.notify_one();
+    }
+
+    /// Returns whether a lane that cannot connect may end, because the server has no connection left
+    /// and other lanes write.
+    pub(super) fn may_end_lane(&self, error: &Error) -> bool {
+        let mut lanes = self.lanes();
+        let is_refused = error.sqlstate() == Some(&SqlState::TOO_MANY_CONNECTIONS);
+        let may_end = is_refused && lanes.open > 1;
+        if may_end {
+            let others = lanes.open - 1;
+            lanes.governor.limit_lanes(others);
+        }
+        may_end
+    }
+
+    /// Answers a unit, and counts the answer.
+    pub(super) fn answer(&self, unit: Unit, answer: Result<InsertOutcome>) {
+        match &answer {
+            Ok(outcome) => self.counters.count_rows(outcome.rows),
+            Err(_) => self.counters.count_refused(),
+        }
+        unit.answer(answer);
+    }
+
+    /// Tells a caller that nobody knows whether its records were written.
+    pub(super) fn answer_unknown(&self, unit: Unit, lost: &Error) {
+        self.counters.count_unknown();
+        unit.answer_unknown(lost);
+    }
+
+    /// Writes a unit that waits for a lock with a session of its own.
+    pub(super) fn wait_alone(self: &Arc<WriterCore>, unit: Unit) {
+        self.counters.count_lock_wait();
+        let core = self.clone();
+        self.runtime.spawn(async move { core.waiting.write(&core, unit).await });
+    }
+
+    /// Forgets a shape whose statement was refused, if a change of the table may be the reason.
+    pub(super) fn note_refusal(&self, shape: &InsertShape, error: &Error) {
+        let code = error.sqlstate().map_or("", SqlState::code);
+        // A row of another type, a lost column, table, privilege or unique index.
+        if matches!(code, "42804" | "42703" | "42P01" | "42501" | "42P10" | "08P01") {
+            self.forget(shape);
+        }
+    }
+
+    fn forget(&self, shape: &InsertShape) {
+        shape.is_outdated.store(true, Ordering::Relaxed);
+        let mut shapes = self.shapes();
+        if shapes.get(&shape.request).is_some_and(|kept| kept.shape.id == shape.id) {
+            shapes.remove(&shape.request);
+        }
+    }
+
+    /// Returns the shape of a request, from the kept ones or from the server.
+    pub(super) async fn shape(
+        self: &Arc<WriterCore>,
+        request: &InsertRequest,
+    ) -> Result<Arc<InsertShape>> {
+        let kept = self.shapes().get(request).cloned();
+        if let Some(KeptShape { shape, checked }) = kept {
+            if checked.elapsed() > FACTS_LIFETIME {
+                self.check_in_background(&shape);
+            }
+            return Ok(shape);
+        }
+        // Many callers may ask for a new shape at once. All of them get the first one's.
+        let mut connection = self.facts.lock().await;
+        if let Some(kept) = self.shapes().get(request) {
+            return Ok(kept.shape.clone());
+        }
+        let shape = Arc::new(self.read_shape(&mut connection, request).await?);
+        let mut shapes = self.shapes();
+        if shapes.len() >= SHAPES_MAX {
+            shapes.clear();
+        }
+        let kept = KeptShape { shape: shape.clone(), checked: Instant::now() };
+        shapes.insert(request.clone(), kept);
+        Ok(shape)
+    }
+
+    /// Reads the table's facts again. If they have changed, the shape is outdated.
+    fn check_in_background(self: &Arc<WriterCore>, shape: &Arc<InsertShape>) {
+        if let Some(kept) = self.shapes().get_mut(&shape.request) {
+            kept.checked = Instant::now();
+        }
+        let (core, shape) = (self.clone(), shape.clone());
+        self.runtime.spawn(async move {
+            let mut connection = core.facts.lock().await;
+            match core.read_shape(&mut connection, &shape.request).await {
+                Ok(now) if now.is_like(&shape) => {}
+                Ok(_) => core.forget(&shape),
+                Err(error) if error.kind() == ErrorKind::Connect => {}
+                Err(_) => core.forget(&shape),
+            }
+        });
+    }
+
+    /// Reads a shape. Connects again if the server was lost, until the time limit.
+    async fn read_shape(
+        &self,
+        kept: &mut Option<Connection>,
+        request: &InsertRequest,
+    ) -> Result<InsertShape> {
+        let mut backoff = ReconnectBackoff::new(self.options.limits.retry_for);
+        let (table, session, has_rules) = loop {
+            match self.try_read_facts(kept, &request.table).await {
+                Ok(facts) => break facts,
+                Err(error) if error.is_retryable() => {
+                    *kept = None;
+                    let Some(pause) = backoff.next_pause() else { return Err(error) };
+                    tokio::time::sleep(pause).await;
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        table.check_is_user_schema()?;
+        let shares_triggers = self.options.shares_triggers;
+        InsertShape::new(request.clone(), &table, &session, shares_triggers, has_rules)
+    }
+
+    async fn try_read_facts(
+        &self,
+        kept: &mut Option<Connection>,
+        table: &str,
+    ) -> Result<(TargetTable, SessionSettings, bool)> {
+        read_facts(self.facts_connection(kept).await?, table).await
+    }
+
+    /// Returns the session that reads facts. Connects if there is none.
+    async fn facts_connection<'a>(
+        &self,
+        kept: &'a mut Option<Connection>,
+    ) -> Result<&'a Connection> {
+        let connection = match kept.take().filter(|connection| !connection.is_closed()) {
+            Some(connection) => connection,
+            None => self.dsn.connect("pgspate write").await?,
+        };
+        Ok(kept.insert(connection))
+    }
+
+    /// Returns what the writer has done so far.
+    pub(super) fn report(&self) -> WriterReport {
+        let lanes = self.lanes();
+        WriterReport {
+            lanes: lanes.busy as u64,
+            lanes_allowed: lanes.governor.lanes() as u64,
+            waiting: lanes.queue.records() as u64,
+            ..self.counters.report()
+        }
+    }
+
+    /// Accepts no further units. The lanes write what is queued, and end.
+    pub(super) fn begin_close(&self) {
+        let lanes = self.lanes();
+        self.is_closing.store(true, Ordering::Relaxed);
+        drop(lanes);
+        self.work.notify_waiters();
+        self.work.notify_one();
+    }
+
+    /// Closes the writer, and waits until all units have their answers and all lanes have ended.
+    pub(super) async fn close(self: &Arc<WriterCore>) -> WriterReport {
+        self.begin_close();
+        // Each unit keeps its part of the room until it is answered.
+        drop(self.room.acquire_many(self.room_size).await);
+        self.room.close();
+        loop {
+            let ended = self.lane_ended.notified();
+            if self.lanes().open == 0 {
+                break;
+            }
+            self.work.notify_waiters();
+            let _ = tokio::time::timeout(Duration::from_millis(50), ended).await;
+        }
+        self.waiting.close().await;
+        if let Some(connection) = self.facts.lock().await.take() {
+            connection.close().await;
+        }
+        self.report()
+    }
+
+    fn lanes(&self) -> MutexGuard<'_, LaneState> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn shapes(&self) -> MutexGuard<'_, HashMap<InsertRequest, KeptShape>> {
+        self.shapes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Reads what a request must know: the table, the settings of a session, and whether rules rewrite an
+/// INSERT.
+async fn read_facts(
+    connection: &Connection,
+    name: &str,
+) -> Result<(TargetTable, SessionSettings, bool)> {
+    let client = &connection.client;
+    let Some(table) = TargetTable::read(client, name).await? else {
+        let message = format!("table {name} does not exist");
+        let missing =
+            Error::new(ErrorKind::Usage, message).with_sqlstate(SqlState::UNDEFINED_TABLE);
+        return Err(suggest_table(client, name, missing).await);
+    };
+    let session = read_session(client).await?;
+    let failed = server_error(format!("could not read the rules of table {name}"));
+    let rules = client.fetch_one(HAS_INSERT_RULES, &[&table.oid]).await.map_err(failed)?;
+    Ok((table, session, rules.get(0)))
+}
+
+fn closed_error() -> Error {
+    Error::new(ErrorKind::Usage, "the writer is closed")
+}

@@ -1,0 +1,260 @@
+//! A lane: takes the units that wait, writes them with one session, and answers their callers.
+//!
+//! A set that the server refuses is written again in halves, until the refused unit is alone. So no
+//! caller gets an error of another caller's records. A unit that waits for a lock of another session
+//! goes to a session of its own, so that the lane's other units do not wait with it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use tokio_postgres::error::SqlState;
+
+use super::core::WriterCore;
+use super::governor::SetSize;
+use super::session::{RecordSession, WriteFailure, copy_error};
+use super::unit::{InsertOutcome, Unit, UnitWay};
+use crate::{Error, ErrorKind, Result};
+use pgspate_target::session::ReconnectBackoff;
+
+/// How long a lane's statement waits for a lock, in milliseconds. Shorter than any deadlock timeout,
+/// so that lanes cause no deadlock.
+const LANE_LOCK_TIMEOUT: i32 = 25;
+/// Smaller sets cost more than a statement for each unit, which needs no second try.
+const SET_ROWS_MIN: usize = 8;
+
+/// A lane of a writer.
+pub(super) struct RecordLane {
+    core: Arc<WriterCore>,
+    session: Option<RecordSession>,
+    size: SetSize,
+}
+
+/// The result of sending units.
+enum Sent {
+    /// All units have their answers.
+    Answered,
+    /// The session was lost. These units were not sent.
+    Unsent(Vec<Unit>),
+}
+
+impl RecordLane {
+    pub(super) fn new(core: Arc<WriterCore>) -> RecordLane {
+        let size = SetSize::new(core.options.set_rows);
+        RecordLane { core, session: None, size }
+    }
+
+    /// Writes what waits, until the writer is closed and nothing waits any more, or the lane has long
+    /// been idle.
+    pub(super) async fn run(mut self) {
+        while let Some(units) = self.core.next_units(self.size.rows()).await {
+            let records = units.iter().map(|unit| unit.rows.len() as u64).sum();
+            let batch_units = units.len();
+            let unsent = self.write(units.into()).await;
+            let is_ending = !unsent.is_empty();
+            self.core.end_batch(records, batch_units, unsent.into_iter());
+            if is_ending {
+                break;
+            }
+        }
+        self.core.end_lane();
+        if let Some(session) = self.session.take() {
+            session.close().await;
+        }
+    }
+
+    /// Writes units and answers them. Units that were not sent when the server was lost are sent
+    /// again until the time limit. Returns the units that another lane must write, because the
+    /// server accepts no connection of this lane.
+    async fn write(&mut self, mut units: VecDeque<Unit>) -> VecDeque<Unit> {
+        let mut backoff = ReconnectBackoff::new(self.core.options.limits.retry_for);
+        while !units.is_empty() {
+            if let Err(error) = self.open_session().await {
+                if self.core.may_end_lane(&error) {
+                    return units;
+                }
+                let pause = if error.is_retryable() { backoff.next_pause() } else { None };
+                let Some(pause) = pause else {
+                    units.into_iter().for_each(|it| self.core.answer(it, Err(copy_error(&error))));
+                    return VecDeque::new();
+                };
+                tokio::time::sleep(pause).await;
+                continue;
+            }
+            let run = take_run(&mut units, self.size.rows() >= SET_ROWS_MIN);
+            if let Sent::Unsent(unsent) = self.write_run(run).await {
+                unsent.into_iter().rev().for_each(|unit| units.push_front(unit));
+            }
+        }
+        units
+    }
+
+    /// Opens a session, unless there is one.
+    async fn open_session(&mut self) -> Result<()> {
+        if self.session.as_ref().is_none_or(RecordSession::is_closed) {
+            self.session = None;
+            self.session = Some(RecordSession::open(&self.core.dsn, LANE_LOCK_TIMEOUT).await?);
+        }
+        Ok(())
+    }
+
+    /// Writes units that may be written in the same way.
+    async fn write_run(&mut self, (way, units): (UnitWay, Vec<Unit>)) -> Sent {
+        match way {
+            UnitWay::InSet if units.len() > 1 => self.write_sets(units).await,
+            UnitWay::InSet | UnitWay::OwnStatement => self.write_each(units).await,
+            UnitWay::OwnTransaction => self.write_transactions(units).await,
+        }
+    }
+
+    /// Writes units by as few statements as possible.
+    async fn write_sets(&mut self, units: Vec<Unit>) -> Sent {
+        let mut sets = VecDeque::from([units]);
+        while let Some(mut units) = sets.pop_front() {
+            if let [_] = &units[..] {
+                match self.write_each(units).await {
+                    Sent::Answered => continue,
+                    Sent::Unsent(mut unsent) => {
+                        unsent.extend(sets.into_iter().flatten());
+                        return Sent::Unsent(unsent);
+                    }
+                }
+            }
+            let Some(session) = &mut self.session else {
+                units.extend(sets.into_iter().flatten());
+                return Sent::Unsent(units);
+            };
+            let rows = units.iter().map(|unit| unit.rows.len()).sum();
+            match session.write_set(&units).await {
+                Ok(outcomes) => {
+                    self.size.note_written();
+                    self.core.counters.count_set(rows);
+                    let answers = units.into_iter().zip(outcomes);
+                    answers.for_each(|(unit, outcome)| self.core.answer(unit, Ok(outcome)));
+                }
+                Err(WriteFailure::Unsent(error)) if error.kind() == ErrorKind::Connect => {
+                    self.session = None;
+                    units.extend(sets.into_iter().flatten());
+                    return Sent::Unsent(units);
+                }
+                Err(WriteFailure::Sent(error)) if error.kind() == ErrorKind::Connect => {
+                    let mut unsent = self.lose(units, &error);
+                    unsent.extend(sets.into_iter().flatten());
+                    return Sent::Unsent(unsent);
+                }
+                Err(WriteFailure::Sent(error)) if error.kind() == ErrorKind::OutcomeUnknown => {
+                    units
+                        .into_iter()
+                        .for_each(|unit| self.core.answer(unit, Err(copy_error(&error))));
+                }
+                Err(WriteFailure::Unsent(error) | WriteFailure::Sent(error)) => {
+                    self.size.note_refused(rows);
+                    self.core.counters.count_refused_set();
+                    self.core.note_refusal(&units[0].shape, &error);
+                    let second = units.split_off(units.len() / 2);
+                    sets.push_front(second);
+                    sets.push_front(units);
+                }
+            }
+        }
+        Sent::Answered
+    }
+
+    /// Writes each unit by a statement of its own.
+    async fn write_each(&mut self, units: Vec<Unit>) -> Sent {
+        let Some(session) = &mut self.session else { return Sent::Unsent(units) };
+        match session.write_each(&units).await {
+            Ok(answers) => {
+                if units.len() > 1 && answers.iter().all(Result::is_ok) {
+                    self.size.note_written();
+                }
+                self.core.counters.count_statements(units.len());
+                self.answer(units, answers)
+            }
+            Err(error) => self.refuse_unsent(units, &error),
+        }
+    }
+
+    /// Writes each unit in a transaction of its own.
+    async fn write_transactions(&mut self, units: Vec<Unit>) -> Sent {
+        let mut units = units.into_iter();
+        while let Some(unit) = units.next() {
+            let Some(session) = &mut self.session else {
+                return Sent::Unsent(std::iter::once(unit).chain(units).collect());
+            };
+            let sent = match session.write_transaction(&unit).await {
+                Ok(answer) => self.answer(vec![unit], vec![answer]),
+                Err(error) => self.refuse_unsent(vec![unit], &error),
+            };
+            if let Sent::Unsent(mut unsent) = sent {
+                unsent.extend(units);
+                return Sent::Unsent(unsent);
+            }
+        }
+        Sent::Answered
+    }
+
+    /// Answers units with their results. A unit that waits for a lock gets a session of its own.
+    /// Returns the units that must be sent again, because the session was lost.
+    fn answer(&mut self, units: Vec<Unit>, answers: Vec<Result<InsertOutcome>>) -> Sent {
+        let mut unsent = Vec::new();
+        for (unit, answer) in units.into_iter().zip(answers) {
+            match answer {
+                Err(error) if error.kind() == ErrorKind::Connect => {
+                    unsent.extend(self.lose(vec![unit], &error));
+                }
+                Err(error) if error.sqlstate() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
+                    self.core.wait_alone(unit);
+                }
+                answer => {
+                    if let Err(error) = &answer {
+                        self.core.note_refusal(&unit.shape, error);
+                        if error.sqlstate() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION) {
+                            // Another server may be the primary now.
+                            self.session = None;
+                        }
+                    }
+                    self.core.answer(unit, answer);
+                }
+            }
+        }
+        if unsent.is_empty() { Sent::Answered } else { Sent::Unsent(unsent) }
+    }
+
+    /// Answers units whose statements could not be prepared. Returns them if the session was lost.
+    fn refuse_unsent(&mut self, units: Vec<Unit>, error: &Error) -> Sent {
+        if error.kind() == ErrorKind::Connect {
+            self.session = None;
+            return Sent::Unsent(units);
+        }
+        for unit in units {
+            self.core.note_refusal(&unit.shape, error);
+            self.core.answer(unit, Err(copy_error(error)));
+        }
+        Sent::Answered
+    }
+
+    /// Answers units whose result was lost together with the session. Returns those that may be sent
+    /// again.
+    fn lose(&mut self, units: Vec<Unit>, lost: &Error) -> Vec<Unit> {
+        self.session = None;
+        let mut again = Vec::new();
+        for mut unit in units {
+            match unit.may_send_again() {
+                true => again.push(unit),
+                false => self.core.answer_unknown(unit, lost),
+            }
+        }
+        again
+    }
+}
+
+/// Takes the first units that may be written in the same way, and returns that way.
+fn take_run(units: &mut VecDeque<Unit>, are_sets_worthwhile: bool) -> (UnitWay, Vec<Unit>) {
+    let way = |unit: &Unit| match unit.way() {
+        UnitWay::InSet if !are_sets_worthwhile => UnitWay::OwnStatement,
+        way => way,
+    };
+    let Some(first) = units.front().map(way) else { return (UnitWay::InSet, Vec::new()) };
+    let count = units.iter().take_while(|unit| way(unit) == first).count();
+    (first, units.drain(..count).collect())
+}

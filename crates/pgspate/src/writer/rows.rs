@@ -1,0 +1,237 @@
+//! Records as the parameters of statements: encoded once, by the caller that writes them.
+
+use std::hash::Hash;
+
+use bytes::{BufMut, BytesMut};
+use siphasher::sip128::{Hasher128, SipHasher13};
+use tokio_postgres::types::{Format, IsNull, ToSql, Type};
+
+use super::shape::{InsertRequest, InsertShape};
+use crate::encode::field::FieldEncoder;
+use crate::{Error, ErrorKind, Result};
+
+/// The records of one call, encoded for a shape. They are written together or not at all.
+#[derive(Debug, Default)]
+pub struct EncodedRows {
+    /// The fields one after the other, each with its length before it (int32; -1 for NULL).
+    bytes: Vec<u8>,
+    rows: usize,
+    fields: usize,
+    /// The fields that are left to the server as text, by their number among all fields.
+    texts: Vec<usize>,
+    request: Option<Box<RequestDigest>>,
+}
+
+/// The idempotency key of a call, and a digest of what it writes.
+#[derive(Debug)]
+struct RequestDigest {
+    key: String,
+    hasher: SipHasher13,
+}
+
+/// An idempotency key with the fingerprint of its call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct RequestKey {
+    pub(super) key: String,
+    pub(super) fingerprint: String,
+}
+
+/// The longest idempotency key, in bytes.
+const KEY_BYTES_MAX: usize = 255;
+
+impl EncodedRows {
+    /// Returns no records yet, of a call that is written once, however often it is sent with `key`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] if the key is empty or has more than 255 bytes.
+    pub fn with_key(key: String) -> Result<EncodedRows> {
+        if key.is_empty() || key.len() > KEY_BYTES_MAX || key.contains('\0') {
+            let message = format!("an idempotency key has 1 to {KEY_BYTES_MAX} bytes and no zero");
+            return Err(Error::new(ErrorKind::Usage, message));
+        }
+        let request = Box::new(RequestDigest { key, hasher: SipHasher13::new() });
+        Ok(EncodedRows { request: Some(request), ..EncodedRows::default() })
+    }
+
+    /// Takes the idempotency key, with the digest of the request and the records.
+    pub(super) fn take_key(&mut self, request: &InsertRequest) -> Option<RequestKey> {
+        let RequestDigest { key, mut hasher } = *self.request.take()?;
+        request.hash(&mut hasher);
+        let fingerprint = format!("{:032x}", hasher.finish128().as_u128());
+        Some(RequestKey { key, fingerprint })
+    }
+
+    /// Appends a field, in binary if the encoder takes it.
+    pub(super) fn push_field(&mut self, field: Option<&[u8]>, encoder: Option<&FieldEncoder>) {
+        if let Some(request) = &mut self.request {
+            // The text, as another version of pgspate may encode it otherwise.
+            field.hash(&mut request.hasher);
+        }
+        let start = self.bytes.len();
+        match field {
+            None => self.bytes.put_i32(-1),
+            Some(text) => {
+                let is_encoded = encoder.is_some_and(|it| it.encode(text, &mut self.bytes));
+                if !is_encoded {
+                    self.bytes.truncate(start);
+                    self.bytes.put_i32(text.len() as i32);
+                    self.bytes.extend_from_slice(text);
+                    self.texts.push(self.fields);
+                }
+            }
+        }
+        self.fields += 1;
+    }
+
+    /// Returns whether the call has an idempotency key.
+    pub(super) fn has_key(&self) -> bool {
+        self.request.is_some()
+    }
+
+    /// Ends a record.
+    pub(super) fn end_row(&mut self) {
+        self.rows += 1;
+    }
+
+    /// Returns the number of records.
+    pub fn len(&self) -> usize {
+        self.rows
+    }
+
+    /// Returns whether there is no record.
+    pub fn is_empty(&self) -> bool {
+        self.rows == 0
+    }
+
+    /// Returns the memory that the records take, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Returns whether every field is binary, so that the records may be part of a set.
+    pub(super) fn is_binary(&self) -> bool {
+        self.texts.is_empty()
+    }
+
+    /// Returns the parameters of the statement for one record, for each record. `columns` is the
+    /// number of columns of the shape.
+    pub(super) fn parameters(&self, columns: usize) -> Vec<Vec<FieldParameter<'_>>> {
+        let mut rest = &self.bytes[..];
+        let mut texts = self.texts.iter().copied().peekable();
+        let mut field = 0;
+        let mut next_field = || {
+            let is_text = texts.next_if_eq(&field).is_some();
+            field += 1;
+            FieldParameter { value: take_value(&mut rest), is_text }
+        };
+        (0..self.rows).map(|_| (0..columns).map(|_| next_field()).collect()).collect()
+    }
+}
+
+/// Takes a field off the bytes. Returns its value, or `None` for NULL.
+fn take_value<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let (length, after) = rest.split_first_chunk::<4>()?;
+    let length = usize::try_from(i32::from_be_bytes(*length)).ok();
+    let (value, after) = after.split_at_checked(length.unwrap_or(0))?;
+    *rest = after;
+    length.map(|_| value)
+}
+
+/// A field as the parameter of a statement.
+#[derive(Debug)]
+pub(super) struct FieldParameter<'a> {
+    value: Option<&'a [u8]>,
+    is_text: bool,
+}
+
+type ToSqlResult = Result<IsNull, Box<dyn std::error::Error + Sync + Send>>;
+
+impl ToSql for FieldParameter<'_> {
+    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> ToSqlResult {
+        match self.value {
+            Some(value) => {
+                out.extend_from_slice(value);
+                Ok(IsNull::No)
+            }
+            None => Ok(IsNull::Yes),
+        }
+    }
+
+    fn to_sql_checked(&self, ty: &Type, out: &mut BytesMut) -> ToSqlResult {
+        self.to_sql(ty, out)
+    }
+
+    fn accepts(_: &Type) -> bool {
+        true
+    }
+
+    fn encode_format(&self, _: &Type) -> Format {
+        if self.is_text { Format::Text } else { Format::Binary }
+    }
+}
+
+/// The records of several calls as one parameter: an array of rows of the table, in PostgreSQL's
+/// binary format.
+#[derive(Debug)]
+pub(super) struct RecordArray(BytesMut);
+
+impl RecordArray {
+    /// Makes the array. `element` is the OID of the table's row type.
+    pub(super) fn new<'a>(
+        shape: &InsertShape,
+        element: u32,
+        calls: impl Iterator<Item = &'a EncodedRows> + Clone,
+    ) -> RecordArray {
+        let rows: usize = calls.clone().map(EncodedRows::len).sum();
+        let bytes: usize = calls.clone().map(EncodedRows::bytes).sum();
+        let record = shape.record();
+        let mut out = BytesMut::with_capacity(20 + bytes + rows * (8 + 8 * record.len()));
+        // One dimension, no NULL, the element type; then the length and the first index, 1.
+        out.put_i32(1);
+        out.put_i32(0);
+        out.put_u32(element);
+        out.put_i32(rows as i32);
+        out.put_i32(1);
+        for call in calls {
+            let mut rest = &call.bytes[..];
+            for _ in 0..call.rows {
+                push_record(record, &mut rest, &mut out);
+            }
+        }
+        RecordArray(out)
+    }
+}
+
+/// Appends a row of the table, whose written columns are taken off `rest`.
+fn push_record(record: &[(u32, bool)], rest: &mut &[u8], out: &mut BytesMut) {
+    let start = out.len();
+    out.put_i32(0);
+    out.put_i32(record.len() as i32);
+    for (ty, is_written) in record {
+        out.put_u32(*ty);
+        match is_written.then(|| take_value(rest)).flatten() {
+            Some(value) => {
+                out.put_i32(value.len() as i32);
+                out.extend_from_slice(value);
+            }
+            None => out.put_i32(-1),
+        }
+    }
+    let length = (out.len() - start - 4) as i32;
+    out[start..start + 4].copy_from_slice(&length.to_be_bytes());
+}
+
+impl ToSql for RecordArray {
+    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> ToSqlResult {
+        out.extend_from_slice(&self.0);
+        Ok(IsNull::No)
+    }
+
+    fn to_sql_checked(&self, ty: &Type, out: &mut BytesMut) -> ToSqlResult {
+        self.to_sql(ty, out)
+    }
+
+    fn accepts(_: &Type) -> bool {
+        true
+    }
+}

@@ -1,0 +1,351 @@
+//! A lane's session, and the three ways in which it writes units.
+
+use std::collections::HashMap;
+
+use tokio_postgres::error::Severity;
+use tokio_postgres::types::{Kind as TypeKind, ToSql};
+use tokio_postgres::{Row, Statement};
+
+use super::rows::{FieldParameter, RecordArray};
+use super::shape::{InsertShape, StatementKind};
+use super::unit::{InsertOutcome, Unit};
+use crate::{Error, ErrorKind, Result};
+use pgspate_target::connect::{Connection, Dsn};
+use pgspate_target::ledger::{RECORD_REQUEST, find_request};
+use pgspate_target::{
+    ServerRefusal, TypedParameter, TypedQuery, send_in_order, server_error, users_path_sql,
+};
+
+/// The most prepared statements of a session.
+const STATEMENTS_MAX: usize = 500;
+
+/// Commits of the session wait for the disk, whatever the role's default is.
+const COMMIT_DURABLY: &str = "\
+select pg_catalog.set_config('synchronous_commit', 'on', false)
+where pg_catalog.current_setting('synchronous_commit') operator(pg_catalog.=) 'off'";
+
+/// Why units were not written.
+pub(super) enum WriteFailure {
+    /// Their statement was not sent, so they were certainly not written.
+    Unsent(Error),
+    /// Their statement was sent. If the session was lost, they may have been written.
+    Sent(Error),
+}
+
+/// A session that writes units.
+pub(super) struct RecordSession {
+    connection: Connection,
+    /// The prepared statements, by the shape's number.
+    prepared: HashMap<(u64, StatementKind), ShapeStatement>,
+    /// The statement by which commits wait for the disk again, and that waits for all before it.
+    flush_sql: String,
+}
+
+/// A prepared statement of a shape.
+#[derive(Clone)]
+struct ShapeStatement {
+    statement: Statement,
+    /// The OID of the table's row type, if the parameter is an array of rows.
+    element: Option<u32>,
+}
+
+impl RecordSession {
+    /// Opens a session. A statement that waits longer than `lock_timeout` (in milliseconds; 0 is
+    /// without limit) for a lock fails.
+    pub(super) async fn open(dsn: &Dsn, lock_timeout: i32) -> Result<RecordSession> {
+        let connection = dsn.connect("pgspate write").await?;
+        let client = &connection.client;
+        let settings = format!(
+            "{COMMIT_DURABLY}; {}; set lock_timeout = {lock_timeout}; \
+             set plan_cache_mode = force_generic_plan; \
+             select pg_catalog.set_config(name, '0', false) from pg_catalog.pg_settings \
+             where name operator(pg_catalog.=) any (array['idle_session_timeout'])",
+            users_path_sql(false)
+        );
+        let failed = || server_error("could not prepare a session to write records".to_owned());
+        client.batch_execute(&settings).await.map_err(failed())?;
+        let asked = "select pg_catalog.current_setting('synchronous_commit')";
+        let level: String = client.fetch_one(asked, &[]).await.map_err(failed())?.get(0);
+        // WAL is one sequence. So a commit that waits for the disk waits for all commits before it,
+        // if it writes WAL itself.
+        let flush_sql = format!(
+            "set synchronous_commit = {level}; \
+             select pg_catalog.pg_logical_emit_message(true, 'pgspate', '')"
+        );
+        Ok(RecordSession { connection, prepared: HashMap::new(), flush_sql })
+    }
+
+    /// Returns whether the session has ended.
+    pub(super) fn is_closed(&self) -> bool {
+        self.connection.is_closed()
+    }
+
+    /// Ends the session properly.
+    pub(super) async fn close(self) {
+        self.connection.close().await;
+    }
+
+    /// Writes units by one statement, which commits. All of them are written, or none.
+    pub(super) async fn write_set(
+        &mut self,
+        units: &[Unit],
+    ) -> Result<Vec<InsertOutcome>, WriteFailure> {
+        let Some(first) = units.first() else { return Ok(Vec::new()) };
+        let prepared = self.prepare(&first.shape, SET).await.map_err(WriteFailure::Unsent)?;
+        let rows = units.iter().map(|unit| &unit.rows);
+        let array = RecordArray::new(&first.shape, prepared.element.unwrap_or_default(), rows);
+        let parameters: [&(dyn ToSql + Sync); 1] = [&array];
+        let written = self.run(&first.shape, &prepared.statement, &parameters).await;
+        let written = written.map_err(WriteFailure::Sent)?;
+        let rows: usize = units.iter().map(|unit| unit.rows.len()).sum();
+        if units.len() > 1 && written.rows != rows as u64 {
+            let message = format!("{} of {rows} records were written", written.rows);
+            return Err(WriteFailure::Sent(Error::new(ErrorKind::OutcomeUnknown, message)));
+        }
+        if let [_] = units {
+            return Ok(vec![written]);
+        }
+        // The server returns the rows in the order in which it has read them from the array.
+        let mut returned = written.returned.into_iter();
+        let outcome = |unit: &Unit| InsertOutcome {
+            rows: unit.rows.len() as u64,
+            returned: returned.by_ref().take(unit.rows.len()).collect(),
+        };
+        Ok(units.iter().map(outcome).collect())
+    }
+
+    /// Writes each unit by a statement of its own, which commits. All statements are sent before the
+    /// first answer arrives, and one flush to the disk serves all their commits.
+    ///
+    /// # Errors
+    /// If the statements cannot be prepared. Then nothing was sent.
+    pub(super) async fn write_each(
+        &mut self,
+        units: &[Unit],
+    ) -> Result<Vec<Result<InsertOutcome>>> {
+        let statements = self.prepare_each(units).await?;
+        Ok(self.run_each(units, &statements).await)
+    }
+
+    async fn prepare_each(&mut self, units: &[Unit]) -> Result<Vec<ShapeStatement>> {
+        let mut statements = Vec::with_capacity(units.len());
+        for unit in units {
+            let kind =
+                StatementKind { takes_rows: unit.rows.len() > 1, records_key: unit.key.is_some() };
+            statements.push(self.prepare(&unit.shape, kind).await?);
+        }
+        Ok(statements)
+    }
+
+    async fn run_each(
+        &self,
+        units: &[Unit],
+        statements: &[ShapeStatement],
+    ) -> Vec<Result<InsertOutcome>> {
+        let client = &self.connection.client;
+        // A crash would lose commits that no flush has reached on one node and not on another.
+        let flushes_once = units.len() > 1 && !units.iter().any(|it| it.shape.commits_across_nodes);
+        let writes = units.iter().zip(statements).map(|(unit, it)| self.run_unit(unit, it));
+        let answers = if flushes_once {
+            let (begun, answers, flushed) = tokio::join!(
+                biased;
+                client.batch_execute("set synchronous_commit = off"),
+                send_in_order(writes),
+                client.batch_execute(&self.flush_sql)
+            );
+            match begun.and(flushed).map_err(|e| self.explain("could not flush the records", e)) {
+                Ok(()) => answers,
+                // The disk may lack the commits, so nobody may rely on them.
+                Err(lost) => {
+                    let lost = Error::new(ErrorKind::Connect, lost.messages().join(": "));
+                    let answer = |answer: Result<_>| answer.and_then(|_| Err(copy_error(&lost)));
+                    answers.into_iter().map(answer).collect()
+                }
+            }
+        } else {
+            send_in_order(writes).await
+        };
+        let mut looked_up = Vec::with_capacity(answers.len());
+        for (unit, answer) in units.iter().zip(answers) {
+            looked_up.push(self.look_up_key(unit, answer).await);
+        }
+        looked_up
+    }
+
+    /// Writes a unit by its own statement.
+    async fn run_unit(&self, unit: &Unit, prepared: &ShapeStatement) -> Result<InsertOutcome> {
+        let (array, fields);
+        let mut parameters: Vec<&(dyn ToSql + Sync)> = match prepared.element {
+            Some(element) => {
+                array = RecordArray::new(&unit.shape, element, std::iter::once(&unit.rows));
+                vec![&array]
+            }
+            None => {
+                fields = unit.rows.parameters(unit.shape.column_count());
+                fields.first().map_or(Vec::new(), |row| as_parameters(row))
+            }
+        };
+        let Some(key) = &unit.key else {
+            return self.run(&unit.shape, &prepared.statement, &parameters).await;
+        };
+        parameters.extend([&key.key as &(dyn ToSql + Sync), &key.fingerprint]);
+        let recorded = self.connection.client.query_one(&prepared.statement, &parameters).await;
+        let row = recorded.map_err(|error| self.explain_write(&unit.shape, error))?;
+        Ok(InsertOutcome { rows: row.get::<_, i64>(0).unsigned_abs(), returned: row.get(1) })
+    }
+
+    /// Returns the answer of a call with a known key. Such a call is refused for its key, or for its
+    /// records, which exist already.
+    async fn look_up_key(
+        &self,
+        unit: &Unit,
+        answer: Result<InsertOutcome>,
+    ) -> Result<InsertOutcome> {
+        let (Some(key), Err(error)) = (&unit.key, &answer) else { return answer };
+        if error.kind() != ErrorKind::Server {
+            return answer;
+        }
+        let Some(known) = find_request(&self.connection.client, &key.key).await? else {
+            return answer;
+        };
+        if known.fingerprint != key.fingerprint {
+            let message = "the idempotency key was used for other records";
+            return Err(Error::new(ErrorKind::Ledger, message)
+                .hint("Send each call that writes something else with a key of its own."));
+        }
+        Ok(InsertOutcome { rows: known.rows.unsigned_abs(), returned: known.answer })
+    }
+
+    /// Writes the records of a unit by a statement each, in one transaction.
+    ///
+    /// # Errors
+    /// If the statement cannot be prepared. Then nothing was sent.
+    pub(super) async fn write_transaction(&mut self, unit: &Unit) -> Result<Result<InsertOutcome>> {
+        let prepared = self.prepare(&unit.shape, SINGLE).await?;
+        let answer = self.run_transaction(unit, &prepared.statement).await;
+        Ok(self.look_up_key(unit, answer).await)
+    }
+
+    async fn run_transaction(&self, unit: &Unit, statement: &Statement) -> Result<InsertOutcome> {
+        let shape = &unit.shape;
+        let client = &self.connection.client;
+        let failed = |error| self.explain_write(shape, error);
+        let rows = unit.rows.parameters(shape.column_count());
+        let run_row = async |fields: &Vec<FieldParameter<'_>>| {
+            self.run(shape, statement, &as_parameters(fields)).await
+        };
+        let answers = async {
+            client.batch_execute("begin").await.map_err(failed)?;
+            // The server skips what follows a refused record.
+            let mut outcome = InsertOutcome::default();
+            for answer in send_in_order(rows.iter().map(run_row)).await {
+                let written = answer?;
+                outcome.rows += written.rows;
+                outcome.returned.extend(written.returned);
+            }
+            if let Some(key) = &unit.key {
+                let rows = outcome.rows.cast_signed();
+                let parameters: [&dyn TypedParameter; 4] =
+                    [&key.key, &key.fingerprint, &rows, &outcome.returned];
+                client.run_statement(RECORD_REQUEST, &parameters).await.map_err(failed)?;
+            }
+            Ok(outcome)
+        };
+        let outcome = answers.await;
+        // A refused transaction is rolled back by its commit.
+        let commit = client.batch_execute("commit").await;
+        let outcome = outcome?;
+        commit.map_err(failed)?;
+        Ok(outcome)
+    }
+
+    /// Runs a statement of a shape.
+    async fn run(
+        &self,
+        shape: &InsertShape,
+        statement: &Statement,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<InsertOutcome> {
+        let client = &self.connection.client;
+        let outcome = match shape.returns_rows() {
+            false => client
+                .execute(statement, parameters)
+                .await
+                .map(|rows| InsertOutcome { rows, returned: Vec::new() }),
+            true => client.query(statement, parameters).await.map(|rows| InsertOutcome {
+                rows: rows.len() as u64,
+                returned: rows.iter().map(|row: &Row| row.get(0)).collect(),
+            }),
+        };
+        outcome.map_err(|error| self.explain_write(shape, error))
+    }
+
+    /// Converts an error of a statement. An error that does not end the session is the server's
+    /// refusal, whatever its SQLSTATE is.
+    fn explain(&self, message: &str, error: tokio_postgres::Error) -> Error {
+        match error.as_db_error() {
+            Some(refusal) if refusal.parsed_severity() == Some(Severity::Error) => {
+                Error::new(ErrorKind::Server, message)
+                    .hint_if(refusal.hint())
+                    .because(ServerRefusal::new(refusal))
+            }
+            _ => self.connection.explain(message, error),
+        }
+    }
+
+    /// Converts an error of a shape's statement.
+    fn explain_write(&self, shape: &InsertShape, error: tokio_postgres::Error) -> Error {
+        self.explain(&format!("could not write to {}", shape.request.table), error)
+    }
+
+    /// Returns a statement of a shape, prepared in this session.
+    async fn prepare(
+        &mut self,
+        shape: &InsertShape,
+        kind: StatementKind,
+    ) -> Result<ShapeStatement> {
+        if let Some(prepared) = self.prepared.get(&(shape.id, kind)) {
+            return Ok(prepared.clone());
+        }
+        // With the types that the values were encoded for, also if the table has others by now.
+        let types = if kind.takes_rows { Vec::new() } else { shape.types() };
+        let prepared = self.connection.client.prepare_typed(&shape.sql(kind), &types).await;
+        let statement = prepared.map_err(|error| self.explain_write(shape, error))?;
+        let element = statement.params().first().and_then(|ty| match ty.kind() {
+            TypeKind::Array(element) if kind.takes_rows => Some(element.oid()),
+            _ => None,
+        });
+        if self.prepared.len() >= STATEMENTS_MAX {
+            // The statements are closed when they are dropped.
+            self.prepared.clear();
+        }
+        let prepared = ShapeStatement { statement, element };
+        self.prepared.insert((shape.id, kind), prepared.clone());
+        Ok(prepared)
+    }
+}
+
+/// The statement for one record.
+const SINGLE: StatementKind = StatementKind { takes_rows: false, records_key: false };
+/// The statement for the records of several calls.
+const SET: StatementKind = StatementKind { takes_rows: true, records_key: false };
+
+fn as_parameters<'a>(fields: &'a [FieldParameter<'_>]) -> Vec<&'a (dyn ToSql + Sync)> {
+    fields.iter().map(|field| field as &(dyn ToSql + Sync)).collect()
+}
+
+/// Returns an equal error for one more caller.
+pub(super) fn copy_error(error: &Error) -> Error {
+    let copy = Error::new(error.kind(), error.to_string())
+        .with_sqlstate(error.sqlstate().cloned())
+        .hint_if(error.hint_text());
+    match error.refusal() {
+        Some(refusal) => copy.because(refusal.clone()),
+        None => match error.messages().get(1..) {
+            Some(causes) if !causes.is_empty() => {
+                copy.because(Error::new(error.kind(), causes.join(": ")))
+            }
+            _ => copy,
+        },
+    }
+}

@@ -1,0 +1,356 @@
+//! The shape of an insert: its table, its columns, what it does about conflicts and what it returns.
+//! All records of one shape share their SQL, so they can be written together.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use tokio_postgres::types::{Kind, Type};
+
+use crate::encode::field::FieldEncoder;
+use crate::{Error, ErrorKind, Result, did_you_mean};
+use pgspate_target::ledger::record_request_sql;
+use pgspate_target::{SessionSettings, TargetTable, Trigger, TypeKind, quote_ident};
+
+use super::rows::EncodedRows;
+
+/// What an insert does if a row with the same key exists.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub enum OnConflict {
+    /// The record is refused, as by a plain INSERT.
+    #[default]
+    Refuse,
+    /// The record is not written. The columns name the unique index; without columns, any counts.
+    Ignore(Vec<String>),
+    /// The existing row gets the record's values. The columns name the unique index.
+    Update(Vec<String>),
+}
+
+/// What a caller asks of an insert.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct InsertRequest {
+    /// The table, as SQL names it.
+    pub table: String,
+    /// The columns that the records have. The other columns get their defaults.
+    pub columns: Vec<String>,
+    /// What to do if a row with the same key exists.
+    pub on_conflict: OnConflict,
+    /// The columns of the written rows to return; `*` stands for all columns.
+    pub returning: Vec<String>,
+}
+
+/// An insert that was checked against its table, with its SQL.
+#[derive(Debug)]
+pub struct InsertShape {
+    /// The number of this shape. No other shape of the process has the number.
+    pub(super) id: u64,
+    /// The request.
+    pub request: InsertRequest,
+    /// The table's oid.
+    pub table_oid: u32,
+    /// Why the records of several calls are not written by one statement, if they are not.
+    pub alone_reason: Option<String>,
+    /// The INSERT of one record, with a parameter for each column.
+    single_insert: String,
+    /// The INSERT of many records, with one parameter: an array of rows of the table. `None` if the
+    /// records cannot be sent as such rows.
+    set_insert: Option<String>,
+    /// The expression that returns a row's requested columns as JSON, if any are requested.
+    returned: Option<String>,
+    /// Whether one transaction may commit on several servers.
+    pub(super) commits_across_nodes: bool,
+    /// Whether the table was changed since the shape was made.
+    pub(super) is_outdated: AtomicBool,
+    /// The written columns in the table's order.
+    columns: Vec<ShapeColumn>,
+    /// The type of each column of the table, and whether the column is written.
+    record: Vec<(u32, bool)>,
+}
+
+#[derive(Debug)]
+struct ShapeColumn {
+    /// The column's position in the request.
+    position: usize,
+    /// `None` if only the server can read the column's type.
+    encoder: Option<FieldEncoder>,
+}
+
+/// One of the statements of a shape.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct StatementKind {
+    /// Whether the parameter is an array of rows. Otherwise each column has a parameter.
+    pub(super) takes_rows: bool,
+    /// Whether the statement records the idempotency key of its call.
+    pub(super) records_key: bool,
+}
+
+/// The name of the target in the statements.
+const ALIAS: &str = "pgspate_row";
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+
+impl InsertShape {
+    /// Checks a request against its table. `shares_triggers` says that the records of several calls
+    /// may share a statement although the table has triggers. `has_insert_rules` says that rules
+    /// rewrite an INSERT into the table.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] if the table lacks a column, or a column is named twice.
+    pub(super) fn new(
+        request: InsertRequest,
+        table: &TargetTable,
+        session: &SessionSettings,
+        shares_triggers: bool,
+        has_insert_rules: bool,
+    ) -> Result<InsertShape> {
+        check_columns(&request, table)?;
+        let position = |name: &str| request.columns.iter().position(|asked| asked == name);
+        let written = |name: &str| position(name).is_some();
+        let columns = table.columns.iter().filter_map(|column| {
+            let position = position(&column.name)?;
+            Some(ShapeColumn { position, encoder: FieldEncoder::new(&column.ty, session).ok() })
+        });
+        let names: Vec<String> = (table.columns.iter())
+            .filter(|column| written(&column.name))
+            .map(|column| quote_ident(&column.name).into_owned())
+            .collect();
+        let conflict = conflict_sql(&request);
+        let into = format!("insert into {} as {ALIAS}", table.sql_name);
+        let list = names.join(", ");
+        let numbers: Vec<String> = (1..=names.len()).map(|n| format!("${n}")).collect();
+        let single_insert = match names.is_empty() {
+            true => format!("{into} default values{conflict}"),
+            false => format!("{into} ({list}) values ({}){conflict}", numbers.join(", ")),
+        };
+        let fields: Vec<String> = names.iter().map(|name| format!("r.{name}")).collect();
+        let set_insert = format!(
+            "{into} ({list}) select {} from pg_catalog.unnest($1::{}[]) r{conflict}",
+            fields.join(", "),
+            table.sql_name
+        );
+        let record = table.columns.iter().map(|column| (column.ty.oid, written(&column.name)));
+        let mut shape = InsertShape {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            table_oid: table.oid,
+            alone_reason: None,
+            single_insert,
+            set_insert: None,
+            returned: returned_sql(&request, table),
+            commits_across_nodes: table.commits_across_nodes,
+            is_outdated: AtomicBool::new(false),
+            columns: columns.collect(),
+            record: record.collect(),
+            request,
+        };
+        let row_obstacle = match has_insert_rules {
+            true => Some("rules rewrite an INSERT into the table".to_owned()),
+            false => shape.find_row_obstacle(table),
+        };
+        shape.set_insert = row_obstacle.is_none().then_some(set_insert);
+        shape.alone_reason =
+            row_obstacle.or_else(|| shape.find_alone_reason(table, shares_triggers));
+        Ok(shape)
+    }
+
+    /// Returns why records cannot be sent as rows of the table, if they cannot.
+    fn find_row_obstacle(&self, table: &TargetTable) -> Option<String> {
+        let is_written = |name: &str| self.request.columns.iter().any(|asked| asked == name);
+        if self.columns.is_empty() {
+            return Some("the records have no columns".to_owned());
+        }
+        if !matches!(table.kind, 'r' | 'p') {
+            return Some("the target is not a table".to_owned());
+        }
+        if table.commits_across_nodes {
+            return Some("the database has Citus".to_owned());
+        }
+        table.columns.iter().find_map(|column| {
+            let (name, ty) = (&column.name, &column.ty);
+            match is_written(name) {
+                true if self.encoder(name).is_none() => {
+                    Some(format!("only the server can read type {} of \"{name}\"", ty.name))
+                }
+                // The server would check the domain's constraints for a value that nobody wrote.
+                false if matches!(ty.kind, TypeKind::Domain(_)) => {
+                    Some(format!("column \"{name}\" of a domain is left out"))
+                }
+                _ => None,
+            }
+        })
+    }
+
+    /// Returns why the records of several calls may not share a statement, if they may not.
+    fn find_alone_reason(&self, table: &TargetTable, shares_triggers: bool) -> Option<String> {
+        // A trigger before the row may keep the row out, and its caller must be told.
+        let keeps_rows = |trigger: &&Trigger| !shares_triggers || trigger.is_before;
+        if let Some(trigger) = table.triggers.iter().find(keeps_rows) {
+            return Some(format!("the table has trigger \"{}\"", trigger.name));
+        }
+        if let Some(key) = table.self_references.first() {
+            return Some(format!("foreign key \"{key}\" refers to the table itself"));
+        }
+        match self.request.on_conflict {
+            OnConflict::Ignore(_) => {
+                Some("records may be ignored, and each caller is told".to_owned())
+            }
+            OnConflict::Refuse | OnConflict::Update(_) => None,
+        }
+    }
+
+    fn encoder(&self, name: &str) -> Option<&FieldEncoder> {
+        let position = self.request.columns.iter().position(|asked| asked == name)?;
+        self.columns.iter().find(|column| column.position == position)?.encoder.as_ref()
+    }
+
+    /// Returns whether records of both shapes are written alike.
+    pub(super) fn is_like(&self, other: &InsertShape) -> bool {
+        let encoder_names = |shape: &InsertShape| -> Vec<Option<&'static str>> {
+            let name = |it: &ShapeColumn| it.encoder.as_ref().map(FieldEncoder::family_name);
+            shape.columns.iter().map(name).collect()
+        };
+        self.table_oid == other.table_oid
+            && self.single_insert == other.single_insert
+            && self.set_insert == other.set_insert
+            && self.returned == other.returned
+            && self.alone_reason == other.alone_reason
+            && self.record == other.record
+            && encoder_names(self) == encoder_names(other)
+    }
+
+    /// Returns how many columns are written.
+    pub(super) fn column_count(&self) -> usize {
+        self.columns.len()
+    }
+
+    /// Returns whether many records can be sent by one statement.
+    pub(super) fn takes_rows(&self) -> bool {
+        self.set_insert.is_some()
+    }
+
+    /// Returns whether the statements return a JSON text for each row.
+    pub(super) fn returns_rows(&self) -> bool {
+        self.returned.is_some()
+    }
+
+    /// Returns the SQL of a statement.
+    pub(super) fn sql(&self, kind: StatementKind) -> String {
+        let insert = match kind.takes_rows {
+            true => self.set_insert.as_deref().unwrap_or_default(),
+            false => &self.single_insert,
+        };
+        if kind.records_key {
+            let returned = self.returned.as_deref().unwrap_or("null::text");
+            let key = if kind.takes_rows { 2 } else { self.columns.len() + 1 };
+            return record_request_sql(&format!("{insert} returning {returned} as returned"), key);
+        }
+        match &self.returned {
+            Some(returned) => format!("{insert} returning {returned}"),
+            None => insert.to_owned(),
+        }
+    }
+
+    /// Returns the types of the written columns.
+    pub(super) fn types(&self) -> Vec<Type> {
+        let written = self.record.iter().filter(|(_, is_written)| *is_written);
+        // The driver sends the OID alone.
+        let ty = |oid: u32| Type::new(oid.to_string(), oid, Kind::Simple, String::new());
+        written.map(|(oid, _)| ty(*oid)).collect()
+    }
+
+    /// Returns the types of the table's columns, each with whether the column is written.
+    pub(super) fn record(&self) -> &[(u32, bool)] {
+        &self.record
+    }
+
+    /// Appends a record to `rows`. `fields` are the texts of the requested columns in their order,
+    /// as PostgreSQL's input functions take them; `None` is NULL.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] if the number of fields is not the number of columns.
+    pub fn push_record(&self, fields: &[Option<&[u8]>], rows: &mut EncodedRows) -> Result<()> {
+        if fields.len() != self.columns.len() {
+            let (has, wants) = (fields.len(), self.columns.len());
+            let message = format!("a record has {has} values, expected {wants}");
+            return Err(Error::new(ErrorKind::Usage, message));
+        }
+        for column in &self.columns {
+            rows.push_field(fields[column.position], column.encoder.as_ref());
+        }
+        rows.end_row();
+        Ok(())
+    }
+}
+
+/// Refuses a column that the table lacks, or that is named twice.
+fn check_columns(request: &InsertRequest, table: &TargetTable) -> Result<()> {
+    let names: Vec<&str> = table.columns.iter().map(|column| column.name.as_str()).collect();
+    let key = match &request.on_conflict {
+        OnConflict::Refuse => &Vec::new(),
+        OnConflict::Ignore(key) | OnConflict::Update(key) => key,
+    };
+    if matches!(&request.on_conflict, OnConflict::Update(key) if key.is_empty()) {
+        let message = "an update on conflict needs the columns of a unique index";
+        return Err(Error::new(ErrorKind::Usage, message));
+    }
+    let returned = request.returning.iter().filter(|name| *name != "*");
+    for name in request.columns.iter().chain(key).chain(returned) {
+        if !names.contains(&name.as_str()) {
+            let message = format!("column \"{name}\" of table {} does not exist", table.sql_name);
+            let undefined = tokio_postgres::error::SqlState::UNDEFINED_COLUMN;
+            return Err(Error::new(ErrorKind::Usage, message)
+                .with_sqlstate(undefined)
+                .hint_if(did_you_mean("column", name, names.iter().copied())));
+        }
+    }
+    let mut seen = HashSet::new();
+    match request.columns.iter().find(|name| !seen.insert(*name)) {
+        Some(name) => {
+            let message = format!("column \"{name}\" is named twice");
+            Err(Error::new(ErrorKind::Usage, message))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Returns the ON CONFLICT clause.
+fn conflict_sql(request: &InsertRequest) -> String {
+    let quoted = |names: &[String]| {
+        names.iter().map(|name| quote_ident(name)).collect::<Vec<_>>().join(", ")
+    };
+    match &request.on_conflict {
+        OnConflict::Refuse => String::new(),
+        OnConflict::Ignore(key) if key.is_empty() => " on conflict do nothing".to_owned(),
+        OnConflict::Ignore(key) => format!(" on conflict ({}) do nothing", quoted(key)),
+        OnConflict::Update(key) => {
+            let assigned = request.columns.iter().filter(|name| !key.contains(name));
+            let mut assignments: Vec<String> = assigned.map(|name| assign(name)).collect();
+            if assignments.is_empty() {
+                // An update that changes nothing still returns the row.
+                assignments = key.iter().map(|name| assign(name)).collect();
+            }
+            format!(" on conflict ({}) do update set {}", quoted(key), assignments.join(", "))
+        }
+    }
+}
+
+fn assign(name: &str) -> String {
+    let name = quote_ident(name);
+    format!("{name} = excluded.{name}")
+}
+
+/// Returns the expression of the requested columns as one JSON object.
+fn returned_sql(request: &InsertRequest, table: &TargetTable) -> Option<String> {
+    if request.returning.is_empty() {
+        return None;
+    }
+    let all = || table.columns.iter().map(|column| &column.name);
+    let mut names: Vec<&String> = Vec::new();
+    for asked in &request.returning {
+        match asked.as_str() {
+            "*" => names.extend(all()),
+            _ => names.push(asked),
+        }
+    }
+    let names: Vec<String> =
+        names.iter().map(|name| format!("{ALIAS}.{}", quote_ident(name))).collect();
+    Some(format!("(select pg_catalog.row_to_json(r)::text from (select {}) r)", names.join(", ")))
+}
