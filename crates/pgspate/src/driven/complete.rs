@@ -32,7 +32,8 @@ const PARTS_NAMED_MAX: usize = 10;
 /// [`ErrorKind::Usage`] if the receipts do not belong together, or if there is no receipt of a part
 /// that is written. [`ErrorKind::Plan`] if no rows would replace those of the table.
 /// [`ErrorKind::Ledger`] if a receipt is not known, if rows are missing after a server crash, or if
-/// the job was begun again. The errors of a sync. After an error no row of the table has changed, and the call can be repeated.
+/// the job was begun again. The errors of a sync. After an error no row of the table has changed,
+/// and the call can be repeated.
 pub fn complete(
     ticket: &FleetTicket,
     receipts: &[FleetReceipt],
