@@ -234,17 +234,6 @@ async fn classify_columns(staging: &Staging, options: &SyncOptions) -> Result<Sy
         true => keys::primary_key(client, table).await?,
     };
     let is_unique = columns::is_unique(client, table, &key).await?;
-    let storage = table.storage.facts();
-    if let (Some(extension), false, false) =
-        (storage.extension, storage.has_row_addresses, is_unique)
-    {
-        let message = format!(
-            "{extension} distributes {} over several servers, so rows are found by key only, but \
-             no unique index covers the key",
-            table.sql_name
-        );
-        return Err(Error::new(ErrorKind::Plan, message).hint("Name a unique key with `--key`."));
-    }
     let operators = keys::equality_operators(client, table).await?;
     columns::check_comparable(client, table, "key", &key, &operators).await?;
     if let Scope::By(names) = &options.scope {
@@ -253,6 +242,17 @@ async fn classify_columns(staging: &Staging, options: &SyncOptions) -> Result<Sy
     let (written, ignored) = (&staging.plan.columns, &options.ignored);
     let columns =
         SyncColumns::classify(table, written, &key, ignored, &nondeterministic, &operators)?;
+    let storage = table.storage.facts();
+    if let (Some(extension), false, false) =
+        (storage.extension, storage.has_row_addresses, is_unique)
+    {
+        let message = format!(
+            "{} {} of {extension}, so rows are found by key only, but no unique index covers the \
+             key",
+            table.sql_name, storage.lack_of_addresses
+        );
+        return Err(Error::new(ErrorKind::Plan, message).hint("Name a unique key with `--key`."));
+    }
     if let Scope::By(names) = &options.scope {
         for name in names {
             if !staging.plan.columns.iter().any(|column| column.name == *name) {
