@@ -70,6 +70,8 @@ def classify_data(
         hint = "Make a data frame of the Series: `.to_frame()`."
         raise UsageError("a Series has no columns", hint=hint)
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
+        if _is_in_memory_class("polars", data):
+            data = _without_null_types(data)
         is_in_memory = any(_is_in_memory_class(package, data) for package in _IN_MEMORY_CLASSES)
         return ("in_memory" if is_in_memory else "stream", data, name), None
     if isinstance(data, Iterable) and not isinstance(data, (bytes, bytearray)):
@@ -80,6 +82,19 @@ def classify_data(
     )
     message = f"an object of class {name} cannot be loaded"
     raise UsageError(message, hint=_async_hint(data) or hint)
+
+
+def _without_null_types(frame: Any) -> Any:
+    """Returns a data frame of polars whose columns of type Null are text.
+
+    polars exports such columns with a buffer that Arrow does not have. The NULLs are the same.
+    """
+    names = [name for name, dtype in frame.schema.items() if str(dtype) == "Null"]
+    if not names:
+        return frame
+    import polars
+
+    return frame.cast(dict.fromkeys(names, polars.String))
 
 
 def classify_events(events: Events) -> tuple[tuple[str, Any, str], None]:

@@ -108,7 +108,12 @@ impl ProgramBatches for ArrowStreamBatches {
 }
 
 fn read_error(error: ArrowError) -> Error {
-    Error::new(ErrorKind::Source, "could not read the Arrow stream").because(error)
+    let is_of_nulls = error.to_string().contains("\"Null\"");
+    let error = Error::new(ErrorKind::Source, "could not read the Arrow stream").because(error);
+    match is_of_nulls {
+        true => error.hint("Cast columns, lists and structs of type Null to another type."),
+        false => error,
+    }
 }
 
 /// Returns the batches of an object that exports Arrow data. If `is_in_memory`, all rows of the

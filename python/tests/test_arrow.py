@@ -163,6 +163,19 @@ def test_an_arrow_array_is_refused(dsn):
         pgspate.load(pa.array([1, 2]), "t", to=dsn)
 
 
+def test_columns_of_polars_that_are_all_null_are_loaded(db, dsn):
+    polars = pytest.importorskip("polars")
+    frame = polars.DataFrame({"id": [1, 2], "n": [None, None]})
+    db.execute("create table t (id int, n int)")
+    assert pgspate.load(frame, "t", to=dsn).rows_written == 2
+    assert db.execute("select count(*), count(n) from t").fetchone() == (2, 0)
+    pgspate.load(frame, "made", create=True, to=dsn)
+    assert db.execute("select pg_typeof(n)::text from made limit 1").fetchone() == ("text",)
+    nested = polars.DataFrame({"id": [1], "n": [[None]]})
+    with pytest.raises(pgspate.SourceError, match="Cast columns, lists and structs"):
+        pgspate.load(nested, "t", to=dsn)
+
+
 def test_a_data_frame_of_polars_is_loaded(db, dsn):
     polars = pytest.importorskip("polars")
     db.execute("create table t (a int, b text, c timestamp, d numeric(10,2), e text[])")

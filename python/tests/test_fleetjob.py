@@ -120,6 +120,23 @@ def test_a_job_is_aborted_and_a_ticket_shows_no_password(table, dsn):
     assert table.execute("select count(*) from t").fetchone() == (0,)
 
 
+def test_a_lost_receipt_and_a_replacement_by_nothing_are_refused(table, dsn):
+    table.execute("insert into t values (9, 'old')")
+    ticket = begin_write("t", to=dsn)
+    receipts = [ticket.write(part, [{"id": part}]) for part in (1, 2)]
+    with pytest.raises(pgspate.UsageError, match="part 2 of job .* is written, but there is no"):
+        ticket.complete(receipts[:1])
+    assert ticket.complete(receipts).rows_written == 2
+    with pytest.raises(pgspate.PlanError, match="there are no rows to put") as caught:
+        begin_write("t", to=dsn, mode="replace").complete([])
+    assert "`allow_empty=`" in caught.value.hint
+    assert table.execute("select count(*) from t").fetchone() == (3,)
+    begin_write("t", to=dsn, mode="replace", allow_empty=True).complete([])
+    assert table.execute("select count(*) from t").fetchone() == (0,)
+    with pytest.raises(pgspate.UsageError, match="`allow_empty=` is for a job"):
+        begin_write("t", to=dsn, allow_empty=True)
+
+
 def test_bad_rows_are_rejected(table, dsn):
     ticket = begin_write("t", to=dsn, max_rejects=2)
     receipt = ticket.write(3, [{"id": 1}, {"id": "x"}, {"id": 2}])
@@ -129,7 +146,7 @@ def test_bad_rows_are_rejected(table, dsn):
     assert repr(report).count("1 rejected")
     found = table.execute("select job, chunk, row, column_name from pgspate.reject").fetchall()
     assert found == [(report.job, 3, 1, "id")]
-    with pytest.raises(pgspate.Error, match="could not write part 0"):
+    with pytest.raises(pgspate.Error, match="could not write part 0 of"):
         begin_write("t", to=dsn, max_rejects=0).write(0, [{"id": "x"}])
 
 

@@ -213,3 +213,27 @@ def test_errors_can_be_pickled():
         pgspate.load(Path("nowhere.csv"), "t", to="host=/nowhere")
     again = pickle.loads(pickle.dumps(raised.value))
     assert str(again) == str(raised.value) and again.kind == raised.value.kind
+
+
+def test_a_header_that_may_be_a_row_is_a_warning(db, dsn, tmp_path):
+    path = tmp_path / "fruits.csv"
+    path.write_text("apple,red\nbanana,yellow\n")
+    report = pgspate.load(path, "fruits", create=True, to=dsn)
+    assert report.warnings == [
+        "the first line was taken for the names of the columns, although all columns are text; "
+        "if it is a row, load with `header='no'`"
+    ]
+    assert any(it.startswith("header yes:") for it in report.input)
+    one = tmp_path / "one.csv"
+    one.write_text("person,mail\n")
+    with pytest.raises(pgspate.FormatError, match="could not tell whether the first line"):
+        pgspate.load(one, "fruits", to=dsn)
+
+
+def test_no_rows_replace_rows_only_if_allowed(db, dsn):
+    db.execute("create table t (id int); insert into t values (1)")
+    with pytest.raises(pgspate.PlanError, match="there are no rows to put"):
+        pgspate.load([], "t", columns=["id"], replace=True, to=dsn)
+    assert db.execute("select count(*) from t").fetchone() == (1,)
+    pgspate.load([], "t", columns=["id"], replace=True, allow_empty=True, to=dsn)
+    assert db.execute("select count(*) from t").fetchone() == (0,)

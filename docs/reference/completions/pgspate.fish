@@ -97,6 +97,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l source-option -
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l create -d 'Create the table if it is missing, with types that fit the input'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l atomic -d 'Make all new rows visible at once: no transaction sees only a part of them'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l plan -d 'Show what would be done and why, then stop'
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l allow-empty -d 'With --replace, allow an input without rows to empty the table'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l restart -d 'Start over and ignore earlier runs in the ledger; the rows of these runs stay'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l no-ledger -d 'Keep no ledger: commit at the end; each run loads all rows, and cannot resume'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l into-shards -d 'Write to the nodes of a distributed table of Citus, past the coordinator'

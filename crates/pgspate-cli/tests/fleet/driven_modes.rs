@@ -439,7 +439,7 @@ fn tables_that_cannot_be_written_in_this_way_are_refused() {
     let ticket = begin(&scene, replacing());
     let receipt = scene.write(&ticket, 0, 1, 2);
     let error = scene.complete(&ticket, &[]).unwrap_err();
-    assert!(error.to_string().contains("but there is no receipt of it"), "{error}");
+    assert!(error.to_string().contains("but there is no receipt for it"), "{error}");
     scene
         .case
         .db

@@ -370,7 +370,7 @@ fn lost_receipts_error(ticket: &FleetTicket, parts: &BTreeSet<i64>) -> Error {
         _ => ("parts", "are", "them"),
     };
     let message = format!(
-        "{word} {}{more} of {} {are} written, but there is no receipt of {them}",
+        "{word} {}{more} of {} {are} written, but there is no receipt for {them}",
         named.join(", "),
         ticket.title()
     );
