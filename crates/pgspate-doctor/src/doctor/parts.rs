@@ -109,8 +109,8 @@ async fn check_shards(context: &CheckContext<'_>) -> CheckResult {
     let exists = "select to_regprocedure('run_command_on_all_nodes(text, boolean, boolean)') \
                   is not null";
     if !context.client.query_one(exists, &[]).await?.get::<_, bool>(0) {
-        let text = "shards on other nodes: this version of Citus cannot query all nodes; run doctor \
-                    on each node";
+        let text = "shards on other nodes: this version of Citus cannot query all nodes; run \
+                    doctor on each node";
         return Ok(vec![PARTS.cannot_see(text)]);
     }
     let rows = context.client.query(SHARDS, &[&SHARDS_OF_NODE, &context.table]).await?;

@@ -203,7 +203,8 @@ async fn find_prepared(
     let prefix = PreparedOrigin::read(client).await?.prefix();
     let list = format!(
         "select coalesce(pg_catalog.string_agg(gid || '=' || greatest(0, \
-             extract(epoch from pg_catalog.clock_timestamp() - prepared)::pg_catalog.int8), ' '), '') \
+             extract(epoch from pg_catalog.clock_timestamp() - prepared)::pg_catalog.int8), ' '), \
+             '') \
          from pg_catalog.pg_prepared_xacts \
          where database operator(pg_catalog.=) pg_catalog.current_database() \
            and pg_catalog.starts_with(gid, '{prefix}')"
