@@ -341,15 +341,20 @@ impl PreparedSync {
     fn run_with_member(mut self, watch: &Arc<LoadWatch>) -> Result<SyncReport> {
         self.open_member(&watch.copy)?;
         let record_failure = self.failure_recorder();
-        let added_columns = match self.staging.to_add.clone() {
-            None => Vec::new(),
-            Some(to_add) => match to_add.add(&mut self.staging.control_session, &watch.copy)? {
-                true => to_add.columns,
-                false => return Err(added_meanwhile_error(self.table())),
-            },
-        };
+        let to_add = self.staging.to_add.clone();
+        if let Some(to_add) = &to_add
+            && !to_add.add(&mut self.staging.control_session, &watch.copy)?
+        {
+            return Err(added_meanwhile_error(self.table()));
+        }
         let done = self.run_to_end(watch).inspect_err(record_failure);
-        done.map(|report| SyncReport { added_columns, ..report })
+        match (done, to_add) {
+            (done, None) => done,
+            (Ok(report), Some(ColumnsToAdd { columns, .. })) => {
+                Ok(SyncReport { added_columns: columns, ..report })
+            }
+            (Err(error), Some(to_add)) => Err(to_add.hint_stays(error)),
+        }
     }
 
     fn run_to_end(mut self, watch: &Arc<LoadWatch>) -> Result<SyncReport> {
