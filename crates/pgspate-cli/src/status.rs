@@ -217,8 +217,8 @@ fn render_prepared(transaction: &LeftPrepared) -> String {
     };
     let age = long(i64::try_from(*age_seconds).unwrap_or(i64::MAX));
     format!(
-        "prepared transaction {name}\n  of job {job} on node {host}:{port}, {age} ago, to {decision}; \
-         {state}\n"
+        "prepared transaction {name}\n  of job {job} on node {host}:{port}, {age} ago, to \
+         {decision}; {state}\n"
     )
 }
 

@@ -50,7 +50,8 @@ begin
         begin
             if $1[i] = 'gone.invalid' then
                 raise 'connection refused';
-            elsif $3[i] like 'commit prepared%' and to_regclass('public.node_is_down') is not null then
+            elsif $3[i] like 'commit prepared%'
+                and to_regclass('public.node_is_down') is not null then
                 raise 'connection refused';
             elsif $3[i] like 'select%' then
                 select r into result from public.dblink(own, $3[i]) d(r text);
@@ -155,8 +156,8 @@ impl FakeCluster {
         self.ask("select count(*) from only public.spread")
     }
 
-    /// Prepares a transaction that inserts a row into a shard, as the load with this job and this id
-    /// of the coordinator's transaction would.
+    /// Prepares a transaction that inserts a row into a shard, as the load with this job and this
+    /// id of the coordinator's transaction would.
     pub(crate) fn prepare_row(&self, job: &str, xid: &str, id: u32) -> String {
         let name = self.ask(&format!(
             "select format('pgspate:%s:%s:{job}:0:{xid}:0', system_identifier, d.oid) \
@@ -188,8 +189,8 @@ impl FakeCluster {
         ));
     }
 
-    /// Cuts off the node from the next load, at the load's first rows. The coordinator still reaches
-    /// the node.
+    /// Cuts off the node from the next load, at the load's first rows. The coordinator still
+    /// reaches the node.
     pub(crate) fn cut_off_node_while_copying(&self) {
         let first_rows = FaultPlace::Kind(MessageSide::Client, b'd', 1);
         self.node.arm(FaultPlan::new(Fault::Cut, first_rows).away(Duration::from_secs(600)));

@@ -1,5 +1,5 @@
-//! Transactions that loads into shards leave prepared on the nodes of Citus. The coordinator's ledger
-//! decides about each of them, whatever was lost on the way.
+//! Transactions that loads into shards leave prepared on the nodes of Citus. The coordinator's
+//! ledger decides about each of them, whatever was lost on the way.
 
 use crate::fake_cluster::FakeCluster;
 use crate::plan::{Fault, FaultPlace, FaultPlan};
