@@ -95,8 +95,7 @@ pub(crate) struct StatusArgs {
     #[command(flatten)]
     pub(crate) stall: ParsedFlags<StallArgs>,
 
-    /// Put back what interrupted loads have left: indexes, options, and prepared transactions of
-    /// Citus
+    /// Put back what interrupted loads have left, such as indexes and prepared transactions
     #[arg(long, conflicts_with = "forget")]
     pub(crate) restore: bool,
 

@@ -41,6 +41,9 @@ pub(crate) fn refusal(sql: &str) -> Option<&'static str> {
     if has_temporary_table && sql.contains("s.ctid") {
         return Some("could not find attribute -1 in subquery targetlist");
     }
+    if sql.starts_with("update pg_temp.") && !sql.contains(" offset 0) ") {
+        return Some("relation is not distributed");
+    }
     let words = ["update public", "delete from public"];
     let is_write = words.iter().any(|words| sql.starts_with(words));
     let in_subquery = sql.replace("(select * from pg_temp.", "(");

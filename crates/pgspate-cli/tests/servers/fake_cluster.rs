@@ -51,7 +51,7 @@ begin
             if $1[i] = 'gone.invalid' then
                 raise 'connection refused';
             elsif $3[i] like 'commit prepared%'
-                  and to_regclass('public.node_is_down') is not null then
+                and to_regclass('public.node_is_down') is not null then
                 raise 'connection refused';
             elsif $3[i] like 'select%' then
                 select r into result from public.dblink(own, $3[i]) d(r text);

@@ -267,9 +267,10 @@ impl<'a> ApplyStatements<'a> {
         let matches = matches.join(" and ");
         let rows = match self.facts.table.storage.facts().has_row_addresses {
             true => format!("{} t", self.table),
-            // The rows are sent to this server, so only rows with a staged old key are read.
+            // The rows are sent to this server, so only rows with a staged old key are read. Citus
+            // evaluates the inner query first because of its OFFSET, and else refuses it.
             false => format!(
-                "(select distinct t.* from {} t join {} on {matches}) t",
+                "(select distinct t.* from {} t join {} on {matches} offset 0) t",
                 self.table, self.rows_sql
             ),
         };
