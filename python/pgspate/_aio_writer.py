@@ -27,7 +27,7 @@ class Writer(WriterBase):
     A call needs no thread. Answers that arrive together wake the event loop once. uvloop works as
     well. All tasks that use a writer run on one event loop. The writer connects at its first use.
 
-    When a task that waits for a call is cancelled, the call goes on: its record may be written, or
+    When a task that waits for a call is cancelled, the call continues: its record may be written, or
     not, as if the answer was lost. It is written once, and no other record is harmed.
 
     Args:

@@ -14,8 +14,8 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-# Name, oid of the type or of the elements' type, whether it is an array, and whether it is a
-# composite type or another type whose JSON value may be an object.
+# Name; oid of the type, or of an array's elements; whether it is an array; and whether the type is
+# composite, so that its JSON value is an object.
 ReturnedColumn = tuple[str, int, bool, bool]
 Row = dict[str, Any]
 Converter = Callable[[Any], Any]

@@ -114,10 +114,9 @@ impl InsertPlan {
         let mut encoded = EncodedRows::default();
         let mut fields = RecordFields::default();
         for (nth, row) in rows.iter().enumerate() {
-            let written = reader
+            reader
                 .read(&known, row, nth, &mut fields, tools.text_writer)
                 .map_err(|fault| self.explain(py, fault, (rows.len() > 1).then_some(nth)))?;
-            let () = written;
             fields.push_to(&known.shape, &mut encoded).map_err(|e| to_exception(py, &e))?;
             if is_each {
                 records.push(std::mem::take(&mut encoded));
@@ -289,8 +288,8 @@ impl RecordFields {
     }
 }
 
-/// Returns a returned column for Python: its name, the oid of its type or of its elements' type,
-/// whether it is an array, and whether its JSON value is an object of the row type's fields.
+/// Returns a returned column for Python: its name, the oid of its type, whether it is an array, and
+/// whether its JSON value is an object. The oid of an array is the oid of its elements.
 fn returned_column(name: &str, ty: &PgType) -> (String, u32, bool, bool) {
     let base = ty.base();
     let (ty, is_array) = match &base.kind {

@@ -43,7 +43,7 @@ pub(crate) struct WriterSettings {
 /// A writer.
 #[pyclass(frozen, module = "pgspate._pgspate")]
 pub(crate) struct RecordWriter {
-    /// Is there until the writer is dropped.
+    /// Exists until the writer is dropped.
     engine: Option<WriterEngine>,
     /// The process that opened the writer.
     pid: u32,

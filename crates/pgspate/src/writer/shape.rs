@@ -48,7 +48,7 @@ pub struct InsertShape {
     pub table_oid: u32,
     /// The types of the requested columns, in the request's order.
     pub column_types: Vec<PgType>,
-    /// The returned columns with their types. A column that is asked for twice is there twice.
+    /// The returned columns with their types. A column that is asked for twice occurs twice.
     pub returned: Vec<(String, PgType)>,
     /// Why the records of several calls are not written by one statement, if they are not.
     pub alone_reason: Option<String>,
