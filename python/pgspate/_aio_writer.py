@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 from . import _pgspate
 from ._errors import UsageError
 from ._returned import Row, make_reader
-from ._writer import Outcome, WriterBase, WriterReport, all_rows, each_row, one_row
+from ._writer import (
+    Outcome,
+    WriterBase,
+    WriterReport,
+    all_rows,
+    call_parts,
+    each_row,
+    one_row,
+)
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -27,8 +35,8 @@ class Writer(WriterBase):
     A call needs no thread. Answers that arrive together wake the event loop once. uvloop works as
     well. All tasks that use a writer run on one event loop. The writer connects at its first use.
 
-    When a task that waits for a call is cancelled, the call continues: its record may be written, or
-    not, as if the answer was lost. It is written once, and no other record is harmed.
+    When a task that waits for a call is cancelled, the call continues. Its record may be written or
+    not, as if the answer was lost. It is never written twice, and no other record is harmed.
 
     Args:
         table: As for `pgspate.Writer`, like all other arguments.
@@ -109,6 +117,7 @@ class Writer(WriterBase):
         on_conflict: OnConflict | None = None,
         key: Names | None = None,
         columns: Names | None = None,
+        idempotency_key: str | None = None,
     ) -> Row | None:
         """Writes a record, as `pgspate.Writer.insert` does.
 
@@ -119,6 +128,7 @@ class Writer(WriterBase):
             on_conflict: As for `pgspate.Writer.insert`.
             key: As for `pgspate.Writer.insert`.
             columns: As for `pgspate.Writer.insert`.
+            idempotency_key: As for `pgspate.Writer.insert`.
 
         Returns:
             As `pgspate.Writer.insert`.
@@ -127,7 +137,7 @@ class Writer(WriterBase):
             Error: As `pgspate.Writer.insert`.
         """
         plan = self._plan(table, returning, on_conflict, key, columns)
-        return one_row(*await self._write(plan, [record], False))
+        return one_row(*await self._write(plan, [record], call_parts(idempotency_key)))
 
     async def insert_many(
         self,
@@ -138,6 +148,7 @@ class Writer(WriterBase):
         on_conflict: OnConflict | None = None,
         key: Names | None = None,
         columns: Names | None = None,
+        idempotency_key: str | None = None,
     ) -> list[Row]:
         """Writes records, all or none, as `pgspate.Writer.insert_many` does.
 
@@ -148,6 +159,7 @@ class Writer(WriterBase):
             on_conflict: As for `pgspate.Writer.insert`.
             key: As for `pgspate.Writer.insert`.
             columns: As for `pgspate.Writer.insert`.
+            idempotency_key: As for `pgspate.Writer.insert`.
 
         Returns:
             As `pgspate.Writer.insert_many`.
@@ -156,7 +168,7 @@ class Writer(WriterBase):
             Error: As `pgspate.Writer.insert_many`.
         """
         plan = self._plan(table, returning, on_conflict, key, columns)
-        return all_rows(*await self._write(plan, list(records), False))
+        return all_rows(*await self._write(plan, list(records), call_parts(idempotency_key)))
 
     async def insert_each(
         self,
@@ -188,14 +200,14 @@ class Writer(WriterBase):
         return each_row(*await self._write(plan, list(records), True))
 
     async def _write(self, plan: _pgspate.InsertPlan, records: list[Record],
-                     is_each: bool) -> tuple[Callable[[str], Row], list[Any]]:
+                     parts: bool | str) -> tuple[Callable[[str], Row], list[Any]]:
         if not records:
             return make_reader([]), []
         engine = self._engine or await self._open()
         while True:
             number, future = self._expect_answer()
             try:
-                reader = engine.start(plan, records, is_each, number)
+                reader = engine.start(plan, records, parts, number)
             except BaseException:
                 del self._waiting[number]
                 raise

@@ -72,6 +72,7 @@ class InsertPlan:
         columns: list[str] | None,
     ) -> InsertPlan: ...
 
+# `parts` is an idempotency key, or whether the records are independent of each other.
 # An outcome is the number of rows, the returned columns of each row as JSON, or an exception.
 @final
 class RecordWriter:
@@ -82,10 +83,10 @@ class RecordWriter:
         make_reader: Callable[[list[tuple[str, int, bool, bool]]], _Reader],
     ) -> RecordWriter: ...
     def write(
-        self, plan: InsertPlan, rows: list[Any], is_each: bool
+        self, plan: InsertPlan, rows: list[Any], parts: bool | str
     ) -> tuple[_Reader, list[Any]]: ...
     def start(
-        self, plan: InsertPlan, rows: list[Any], is_each: bool, number: int
+        self, plan: InsertPlan, rows: list[Any], parts: bool | str, number: int
     ) -> _Reader | None: ...
     def take(self) -> list[tuple[int, BaseException | None, list[Any]]]: ...
     def fileno(self) -> int: ...

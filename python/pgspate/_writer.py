@@ -92,6 +92,7 @@ class WriterBase:
         retry_for: float = 60,
         stall_timeout: float = 60,
         lock_timeout: float = 300,
+        keep_keys: float = 24 * 60 * 60,
     ) -> None:
         if when_full not in ("wait", "refuse"):
             raise UsageError(f'unknown value "{when_full}" of `when_full=`',
@@ -105,6 +106,7 @@ class WriterBase:
             "retry_for": retry_for,
             "stall_timeout": stall_timeout,
             "lock_timeout": lock_timeout,
+            "keep_keys": keep_keys,
         }
         self._defaults = (table, _names(returning), on_conflict, _names(key),
                           None if columns is None else _names(columns))
@@ -210,6 +212,7 @@ class Writer(WriterBase):
         retry_for: Seconds to retry while the server cannot be reached.
         stall_timeout: Seconds without data from the server before a connection counts as stalled.
         lock_timeout: Seconds to wait for a lock of another session; 0 waits without limit.
+        keep_keys: Seconds for which the server remembers an idempotency key.
 
     Example:
         >>> import pgspate
@@ -255,6 +258,7 @@ class Writer(WriterBase):
         on_conflict: OnConflict | None = None,
         key: Names | None = None,
         columns: Names | None = None,
+        idempotency_key: str | None = None,
     ) -> Row | None:
         """Writes a record. Returns when the record is durable.
 
@@ -266,6 +270,9 @@ class Writer(WriterBase):
             on_conflict: As for the writer.
             key: As for the writer.
             columns: As for the writer.
+            idempotency_key: A text of the caller, at most 255 bytes, that names this call. A call
+                with a key that the server has seen writes nothing, and returns what the first call
+                returned. The key is kept in the ledger, in the transaction of the record.
 
         Returns:
             The returned columns of the row, or ``None`` if no row was written: the record was
@@ -279,7 +286,7 @@ class Writer(WriterBase):
             QueueFull: The queue is full, with ``when_full="refuse"``.
         """
         plan = self._plan(table, returning, on_conflict, key, columns)
-        return one_row(*self._write(plan, [record], False))
+        return one_row(*self._write(plan, [record], call_parts(idempotency_key)))
 
     def insert_many(
         self,
@@ -290,6 +297,7 @@ class Writer(WriterBase):
         on_conflict: OnConflict | None = None,
         key: Names | None = None,
         columns: Names | None = None,
+        idempotency_key: str | None = None,
     ) -> list[Row]:
         """Writes records: all of them, or none if the server refuses one.
 
@@ -300,6 +308,7 @@ class Writer(WriterBase):
             on_conflict: As for `insert`.
             key: As for `insert`.
             columns: As for `insert`.
+            idempotency_key: As for `insert`.
 
         Returns:
             The returned columns of each written row. Without ``returning``, the dicts are empty.
@@ -308,7 +317,7 @@ class Writer(WriterBase):
             Error: As `insert`.
         """
         plan = self._plan(table, returning, on_conflict, key, columns)
-        return all_rows(*self._write(plan, list(records), False))
+        return all_rows(*self._write(plan, list(records), call_parts(idempotency_key)))
 
     def insert_each(
         self,
@@ -341,11 +350,11 @@ class Writer(WriterBase):
         return each_row(*self._write(plan, list(records), True))
 
     def _write(self, plan: _pgspate.InsertPlan, records: list[Record],
-               is_each: bool) -> tuple[Callable[[str], Row], list[Any]]:
+               parts: bool | str) -> tuple[Callable[[str], Row], list[Any]]:
         if not records:
             return make_reader([]), []
         engine = self._engine or self._open()
-        return engine.write(plan, records, is_each)
+        return engine.write(plan, records, parts)
 
     def close(self) -> WriterReport:
         """Writes what other threads have sent, and ends the connections. Later calls fail.
@@ -361,6 +370,11 @@ class Writer(WriterBase):
             self._last_report = self.report()
             self._engine = None
         return self._last_report
+
+
+def call_parts(idempotency_key: str | None) -> bool | str:
+    """Returns how the records of a call belong together, for a call that writes all or none."""
+    return False if idempotency_key is None else idempotency_key
 
 
 def one_row(reader: Callable[[str], Row], outcomes: Sequence[Any]) -> Row | None:

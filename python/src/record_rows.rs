@@ -48,6 +48,29 @@ pub(crate) enum EncodedCall {
     NeedsShape(InsertRequest),
 }
 
+/// How the records of a call belong together.
+#[derive(Clone)]
+pub(crate) enum CallParts {
+    /// All or none are written.
+    Together,
+    /// All or none are written, and only once if the call is sent again with this key.
+    Keyed(String),
+    /// Each is written independently of the others.
+    Each,
+}
+
+impl FromPyObject<'_, '_> for CallParts {
+    type Error = PyErr;
+
+    /// Converts an idempotency key, or whether the records are independent of each other.
+    fn extract(value: Borrowed<'_, '_, PyAny>) -> PyResult<CallParts> {
+        if let Ok(is_each) = value.extract::<bool>() {
+            return Ok(if is_each { CallParts::Each } else { CallParts::Together });
+        }
+        Ok(CallParts::Keyed(value.extract()?))
+    }
+}
+
 /// The encoder's tools.
 pub(crate) struct RecordTools<'a> {
     pub(crate) writer: &'a Writer,
@@ -89,11 +112,11 @@ impl InsertPlan {
 }
 
 impl InsertPlan {
-    /// Encodes the records of a call. With `is_each`, the records are independent of each other.
+    /// Encodes the records of a call.
     pub(crate) fn encode(
         &self,
         rows: &Bound<'_, PyList>,
-        is_each: bool,
+        parts: CallParts,
         tools: &mut RecordTools<'_>,
     ) -> PyResult<EncodedCall> {
         let py = rows.py();
@@ -110,8 +133,14 @@ impl InsertPlan {
             Some(known) => known,
             None => self.remember(py, shape, tools)?,
         };
+        let is_each = matches!(parts, CallParts::Each);
         let mut records = Vec::with_capacity(if is_each { rows.len() } else { 1 });
-        let mut encoded = EncodedRows::default();
+        let mut encoded = match parts {
+            CallParts::Keyed(key) => {
+                EncodedRows::with_key(key).map_err(|e| to_exception(py, &e))?
+            }
+            CallParts::Together | CallParts::Each => EncodedRows::default(),
+        };
         let mut fields = RecordFields::default();
         for (nth, row) in rows.iter().enumerate() {
             reader
@@ -169,7 +198,7 @@ impl InsertPlan {
         let columns = &shape.request.columns;
         let keys = columns.iter().map(|name| PyString::intern(py, name).unbind()).collect();
         let returned: Vec<_> =
-            shape.returned.iter().map(|(name, ty)| returned_column(name, ty)).collect();
+            shape.returned_columns.iter().map(|(name, ty)| returned_column(name, ty)).collect();
         let known = Arc::new(KnownRecords {
             reader: tools.make_reader.call1(py, (returned,))?,
             keys,

@@ -21,7 +21,7 @@ use tokio::runtime::Runtime;
 
 use crate::as_json;
 use crate::errors::to_exception;
-use crate::record_rows::{EncodedCall, InsertPlan, RecordTools};
+use crate::record_rows::{CallParts, EncodedCall, InsertPlan, RecordTools};
 use crate::value_text::ValueTextWriter;
 
 /// How often a thread that waits for an answer checks for signals.
@@ -38,6 +38,7 @@ pub(crate) struct WriterSettings {
     retry_for: f64,
     stall_timeout: f64,
     lock_timeout: f64,
+    keep_keys: f64,
 }
 
 /// A writer.
@@ -94,12 +95,12 @@ impl RecordWriter {
         &self,
         plan: &Bound<'py, InsertPlan>,
         rows: &Bound<'py, PyList>,
-        is_each: bool,
+        parts: CallParts,
     ) -> PyResult<(Py<PyAny>, Bound<'py, PyList>)> {
         let py = plan.py();
         let engine = self.engine(py)?;
         loop {
-            match engine.encode(plan.get(), rows, is_each)? {
+            match engine.encode(plan.get(), rows, parts.clone())? {
                 EncodedCall::Ready(known, records) => {
                     let inserted = engine.insert(known.shape.clone(), records);
                     let outcomes = engine.wait(py, inserted)?;
@@ -120,13 +121,13 @@ impl RecordWriter {
         &self,
         plan: &Bound<'_, InsertPlan>,
         rows: &Bound<'_, PyList>,
-        is_each: bool,
+        parts: CallParts,
         number: u64,
     ) -> PyResult<Option<Py<PyAny>>> {
         let py = plan.py();
         let engine = self.engine(py)?;
         let answers = engine.answers.clone();
-        Ok(match engine.encode(plan.get(), rows, is_each)? {
+        Ok(match engine.encode(plan.get(), rows, parts)? {
             EncodedCall::Ready(known, records) => {
                 let inserted = engine.insert(known.shape.clone(), records);
                 engine.runtime.spawn(async move { answers.put(number, inserted.await) });
@@ -215,7 +216,7 @@ impl WriterEngine {
         &self,
         plan: &InsertPlan,
         rows: &Bound<'_, PyList>,
-        is_each: bool,
+        parts: CallParts,
     ) -> PyResult<EncodedCall> {
         // Conversions call Python's methods, so that other threads may run meanwhile. Each call has
         // a value writer of its own.
@@ -226,7 +227,7 @@ impl WriterEngine {
             text_writer: &mut text_writer,
             make_reader: &self.make_reader,
         };
-        let encoded = plan.encode(rows, is_each, &mut tools);
+        let encoded = plan.encode(rows, parts, &mut tools);
         lock(&self.text_writers).push(text_writer);
         encoded
     }
@@ -277,6 +278,7 @@ impl WriterSettings {
             queue_bytes: self.queue_bytes,
             refuses_when_full: self.refuses_when_full,
             shares_triggers: self.shares_triggers,
+            keep_keys: seconds("keep_keys", self.keep_keys)?,
             limits: WaitLimits {
                 retry_for: seconds("retry_for", self.retry_for)?,
                 stall_timeout: seconds("stall_timeout", self.stall_timeout)?,

@@ -94,6 +94,28 @@ def test_a_conflict_is_refused_ignored_or_updates_the_row(users, dsn):
             writer.insert(row, on_conflict="replace")
 
 
+def test_a_call_with_a_key_is_written_once(users, dsn):
+    with pgspate.Writer("users", to=dsn, returning="id") as writer:
+        first = writer.insert({"name": "Ann", "age": 1}, idempotency_key="a")
+        assert writer.insert({"age": 1, "name": "Ann"}, idempotency_key="a") == first
+        rows = [{"name": "Bob"}, {"name": "Cid"}]
+        many = writer.insert_many(rows, idempotency_key="b")
+        assert writer.insert_many(rows, idempotency_key="b") == many and len(many) == 2
+        with pytest.raises(pgspate.LedgerError, match="used for other records"):
+            writer.insert({"name": "Eve", "age": 1}, idempotency_key="a")
+        with pytest.raises(pgspate.UsageError, match="255 bytes"):
+            writer.insert({"name": "Ann"}, idempotency_key="k" * 256)
+        with pytest.raises(pgspate.UsageError, match="255 bytes"):
+            writer.insert({"name": "Ann"}, idempotency_key="")
+
+    async def again() -> Any:
+        async with pgspate.aio.Writer("users", to=dsn, returning="id") as writer:
+            return await writer.insert({"name": "Ann", "age": 1}, idempotency_key="a")
+
+    assert asyncio.run(again()) == first
+    assert count(users) == 3
+
+
 def test_records_are_dicts_dataclasses_and_tuples(users, dsn):
     @dataclasses.dataclass
     class User:

@@ -8,7 +8,9 @@ use pgspate_embedded::testing;
 
 use crate::plan::{Fault, FaultPlace, FaultPlan};
 use crate::proxy::Proxy;
-use crate::scene::{call_at_once, into, open_writer, record, runtime, short_waits};
+use crate::scene::{
+    call_at_once, call_with_keys_at_once, into, open_writer, record, runtime, short_waits,
+};
 use crate::test_random::{TestRandom, long_run};
 
 /// Every record that was acknowledged is in the table once, every refused one is not, and every one
@@ -62,6 +64,61 @@ fn random_faults_lose_and_double_no_record() {
     }
     println!("{fired} faults, {unknown} unknown outcomes");
     assert!(fired > 5, "{fired} faults");
+}
+
+/// With an idempotency key each record is written exactly once: the writer sends it again by itself,
+/// and so does its caller if the writer gives up.
+#[test]
+fn records_with_keys_are_written_exactly_once_in_spite_of_faults() {
+    let db = testing::database();
+    db.run("create table t (id int)");
+    let runtime = runtime();
+    let mut random = TestRandom::for_test_run(25);
+    let (mut fired, mut next_id) = (0, 0);
+    for round in 0..long_run().unwrap_or(15) {
+        let fault =
+            random.pick(&[Fault::Cut, Fault::CutInside, Fault::CutAfter, Fault::SwallowCommit]);
+        let place = match fault {
+            Fault::SwallowCommit => FaultPlace::Commit(random.among(1..=10)),
+            _ => FaultPlace::Message(random.among(40..=600)),
+        };
+        let ids: Vec<i32> = (next_id..next_id + 150).collect();
+        next_id += 150;
+        let request = into("t", &["id"]);
+        let mut left = ids.clone();
+        for plan in [Some(FaultPlan::new(fault, place)), None] {
+            let proxy = Proxy::start(&db.dsn(), plan);
+            let Ok(writer) = open_writer(&proxy.dsn(), short_waits(), &runtime) else { continue };
+            let calls = left.iter().map(|id| {
+                let id = id.to_string();
+                (format!("key of {id}"), vec![record(&[&id])])
+            });
+            let calls = calls.collect::<Vec<_>>();
+            let outcomes = runtime.block_on(call_with_keys_at_once(&writer, &request, calls));
+            runtime.block_on(writer.close());
+            fired += u32::from(proxy.has_fired());
+            let mut unknown = Vec::new();
+            for (id, outcome) in left.iter().zip(&outcomes) {
+                match outcome {
+                    Ok(outcome) => assert_eq!(outcome.rows, 1),
+                    Err(error) => {
+                        let may_happen =
+                            matches!(error.kind(), ErrorKind::OutcomeUnknown | ErrorKind::Connect);
+                        assert!(may_happen, "{error:?}");
+                        unknown.push(*id);
+                    }
+                }
+            }
+            left = unknown;
+        }
+        assert!(left.is_empty(), "round {round}: {left:?}");
+        let count =
+            db.query(&format!("select count(*), count(distinct id) from t where id >= {}", ids[0]));
+        let expected = [Some("150".to_owned()), Some("150".to_owned())];
+        assert_eq!(count[0], expected, "round {round}, {fault}@{place:?}");
+    }
+    println!("{fired} faults");
+    assert!(fired > 4, "{fired} faults");
 }
 
 #[test]

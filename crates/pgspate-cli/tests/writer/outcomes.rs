@@ -27,7 +27,7 @@ fn a_refused_record_does_not_touch_the_others() {
     );
     let records: Vec<_> = (0..500)
         .map(|id| match id % 100 {
-            7 => record(&["1", "1", "key"]),
+            7 => record(&["1", "1.25", "key"]),
             23 => record(&[&id.to_string(), "-1", "bad"]),
             42 => record(&[&id.to_string(), "12345", "bad"]),
             55 => record(&[&id.to_string(), "1", "long"]),

@@ -110,12 +110,28 @@ pub(crate) fn returning(request: InsertRequest, names: &[&str]) -> InsertRequest
 /// Encodes records for a shape.
 pub(crate) fn encode(shape: &InsertShape, records: &[Record]) -> Result<EncodedRows> {
     let mut rows = EncodedRows::default();
+    push_records(shape, records, &mut rows)?;
+    Ok(rows)
+}
+
+/// Encodes records of a call with an idempotency key.
+pub(crate) fn encode_with_key(
+    shape: &InsertShape,
+    key: &str,
+    records: &[Record],
+) -> Result<EncodedRows> {
+    let mut rows = EncodedRows::with_key(key.to_owned())?;
+    push_records(shape, records, &mut rows)?;
+    Ok(rows)
+}
+
+fn push_records(shape: &InsertShape, records: &[Record], rows: &mut EncodedRows) -> Result<()> {
     for record in records {
         let fields: Vec<Option<&[u8]>> =
             record.iter().map(|text| text.as_deref().map(str::as_bytes)).collect();
-        shape.push_record(&fields, &mut rows)?;
+        shape.push_record(&fields, rows)?;
     }
-    Ok(rows)
+    Ok(())
 }
 
 /// Makes calls by tasks that run at the same time. Returns their outcomes in order.
@@ -130,6 +146,35 @@ pub(crate) async fn call_at_once(
         let (writer, request) = (writer.clone(), request.clone());
         callers.spawn(async move { (nth, call(&writer, &request, &records).await) });
     }
+    in_order(callers, count).await
+}
+
+/// Makes calls like [`call_at_once`], each with an idempotency key of its own.
+pub(crate) async fn call_with_keys_at_once(
+    writer: &Arc<Writer>,
+    request: &InsertRequest,
+    calls: Vec<(String, Vec<Record>)>,
+) -> Vec<Result<InsertOutcome>> {
+    let mut callers = JoinSet::new();
+    let count = calls.len();
+    for (nth, (key, records)) in calls.into_iter().enumerate() {
+        let (writer, request) = (writer.clone(), request.clone());
+        callers.spawn(async move {
+            let outcome = async {
+                let shape = writer.shape(&request).await?;
+                writer.insert(&shape, encode_with_key(&shape, &key, &records)?).await
+            };
+            (nth, outcome.await)
+        });
+    }
+    in_order(callers, count).await
+}
+
+/// Waits for the callers. Returns their outcomes in the order of their numbers.
+async fn in_order(
+    mut callers: JoinSet<(usize, Result<InsertOutcome>)>,
+    count: usize,
+) -> Vec<Result<InsertOutcome>> {
     let mut outcomes: Vec<Option<Result<InsertOutcome>>> = (0..count).map(|_| None).collect();
     while let Some(ended) = callers.join_next().await {
         let (nth, outcome) = ended.unwrap();

@@ -23,6 +23,7 @@ mod open;
 mod partitions;
 mod policies;
 mod reject;
+mod request;
 mod schema;
 pub mod shadow;
 mod source_file;
@@ -64,6 +65,9 @@ pub use member::{
 pub use open::{OpenOptions, OpenOutcome, open_job};
 pub use partitions::{PartitionMove, read_partitions};
 pub use reject::{Reject, RejectRecord, insert_rejects, read_rejects};
+pub use request::{
+    AnsweredRequest, RECORD_REQUEST, find_request, prune_requests, record_request_sql,
+};
 pub use schema::{ensure_ledger, ledger_exists, read_url_key};
 pub use source_file::SourceFingerprint;
 pub use status::{JobStatus, forget_job, list_jobs};

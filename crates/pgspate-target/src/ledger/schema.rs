@@ -5,13 +5,13 @@ use tokio_postgres::error::SqlState;
 
 use super::policies::{self, FILE_POLICIES, POLICIES, STREAM_POLICIES};
 use super::trust::LedgerSchema;
-use super::{fleet_job, member, unlogged};
+use super::{fleet_job, member, request, unlogged};
 use crate::{Error, ErrorKind, Result, TypedQuery, server_error};
 use pgspate_base::Secret;
 
 /// The version of the tables. A ledger of a later version is refused. A ledger of an earlier
 /// version is upgraded.
-const VERSION: i32 = 5;
+const VERSION: i32 = 6;
 
 /// Upgrades the main tables to version 3, except the key and the policies. Version 2 added
 /// `ledger.digest`. Rows of earlier versions get the owner as their role.
@@ -259,7 +259,10 @@ async fn upgrade_sql(client: &Client, from: i32) -> Result<String> {
         parts.push(format!("{CREATE_FILE_TABLE}; {files}; {UPGRADE_FILES}"));
         parts.push(format!("{}; {}", member::CREATE_TABLES, policies::sql(member::POLICIES)));
     }
-    parts.push(format!("{}; {}", fleet_job::CREATE_TABLES, policies::sql(fleet_job::POLICIES)));
+    if from < 5 {
+        parts.push(format!("{}; {}", fleet_job::CREATE_TABLES, policies::sql(fleet_job::POLICIES)));
+    }
+    parts.push(format!("{}; {}", request::CREATE_TABLE, policies::sql(request::POLICIES)));
     Ok(format!(
         "begin; lock table pgspate.version in exclusive mode; {}; \
          update pgspate.version set version = {VERSION}, secret = coalesce(secret, {SECRET}) \
@@ -292,18 +295,20 @@ pub async fn ensure_ledger(client: &Client) -> Result<()> {
     let schema = if has_schema { "" } else { "create schema pgspate;" };
     let sql = format!(
         "begin; {schema} {CREATE_TABLES}; {CREATE_FILE_TABLE}; {CREATE_STREAM_TABLES}; \
-         {}; {}; {}; {}; \
+         {}; {}; {}; {}; {}; \
          insert into pgspate.version values ({VERSION}, {SECRET}); commit",
         unlogged::CREATE_TABLES,
         member::CREATE_TABLES,
         fleet_job::CREATE_TABLES,
+        request::CREATE_TABLE,
         [
             POLICIES,
             FILE_POLICIES,
             STREAM_POLICIES,
             unlogged::POLICIES,
             member::POLICIES,
-            fleet_job::POLICIES
+            fleet_job::POLICIES,
+            request::POLICIES
         ]
         .map(policies::sql)
         .join("; ")

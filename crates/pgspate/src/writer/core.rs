@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, TryAcquireError};
+use tokio::sync::{Notify, OnceCell, OwnedSemaphorePermit, Semaphore, TryAcquireError};
 use tokio_postgres::error::SqlState;
 
 use super::WriterOptions;
@@ -20,6 +20,7 @@ use super::unit::{InsertOutcome, Unit};
 use super::waiting::WaitingSessions;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::{Connection, Dsn};
+use pgspate_target::ledger::{ensure_ledger, prune_requests};
 use pgspate_target::session::ReconnectBackoff;
 use pgspate_target::{
     SessionSettings, TargetTable, TypedQuery, read_session, server_error, suggest_table,
@@ -31,6 +32,8 @@ const IDLE_LIMIT: Duration = Duration::from_secs(60);
 const ROOM_UNIT: usize = 1024;
 /// The most shapes that are kept.
 const SHAPES_MAX: usize = 1000;
+/// How often old idempotency keys are forgotten.
+const PRUNE_INTERVAL: Duration = Duration::from_secs(600);
 /// How long the facts of a table are used before they are read again.
 const FACTS_LIFETIME: Duration = Duration::from_secs(5);
 
@@ -58,6 +61,10 @@ pub(super) struct WriterCore {
     is_closing: AtomicBool,
     next_call: AtomicU64,
     shapes: Mutex<HashMap<InsertRequest, KeptShape>>,
+    /// Set once the ledger, which has the idempotency keys, exists.
+    ledger: OnceCell<()>,
+    /// When old idempotency keys were last forgotten.
+    pruned: Mutex<Option<Instant>>,
     /// The session that reads what tables are.
     facts: tokio::sync::Mutex<Option<Connection>>,
 }
@@ -109,6 +116,8 @@ impl WriterCore {
             is_closing: AtomicBool::new(false),
             next_call: AtomicU64::new(0),
             shapes: Mutex::new(HashMap::new()),
+            ledger: OnceCell::new(),
+            pruned: Mutex::new(None),
             facts: tokio::sync::Mutex::new(Some(connection)),
             dsn,
             options,
@@ -121,6 +130,9 @@ impl WriterCore {
         shape: &Arc<InsertShape>,
         records: Vec<EncodedRows>,
     ) -> Result<Vec<Result<InsertOutcome>>> {
+        if records.iter().any(EncodedRows::has_key) {
+            self.prepare_keys().await?;
+        }
         let call = self.next_call.fetch_add(1, Ordering::Relaxed);
         let mut units = Vec::with_capacity(records.len());
         let mut receivers = Vec::with_capacity(records.len());
@@ -140,6 +152,32 @@ impl WriterCore {
             answers.push(receiver.await.unwrap_or_else(|_| Err(closed_error())));
         }
         Ok(answers)
+    }
+
+    /// Creates the ledger before the first call with an idempotency key, and forgets old keys from
+    /// time to time.
+    async fn prepare_keys(self: &Arc<WriterCore>) -> Result<()> {
+        let create = async || {
+            let mut kept = self.facts.lock().await;
+            ensure_ledger(&self.facts_connection(&mut kept).await?.client).await
+        };
+        self.ledger.get_or_try_init(create).await?;
+        {
+            let mut pruned = self.pruned.lock().unwrap_or_else(PoisonError::into_inner);
+            if pruned.is_some_and(|at| at.elapsed() < PRUNE_INTERVAL) {
+                return Ok(());
+            }
+            *pruned = Some(Instant::now());
+        }
+        let core = self.clone();
+        self.runtime.spawn(async move {
+            let mut kept = core.facts.lock().await;
+            if let Ok(connection) = core.facts_connection(&mut kept).await {
+                // Old keys do no harm. The next time comes soon.
+                let _ = prune_requests(&connection.client, core.options.keep_keys).await;
+            }
+        });
+        Ok(())
     }
 
     /// Takes room for a unit. Waits for room, or refuses, as the options say.
@@ -257,6 +295,12 @@ impl WriterCore {
         unit.answer(answer);
     }
 
+    /// Tells a caller that nobody knows whether its records were written.
+    pub(super) fn answer_unknown(&self, unit: Unit, lost: &Error) {
+        self.counters.count_unknown();
+        unit.answer_unknown(lost);
+    }
+
     /// Writes a unit that waits for a lock with a session of its own.
     pub(super) fn wait_alone(self: &Arc<WriterCore>, unit: Unit) {
         self.counters.count_lock_wait();
@@ -361,11 +405,19 @@ impl WriterCore {
         kept: &mut Option<Connection>,
         table: &str,
     ) -> Result<(TargetTable, SessionSettings, bool)> {
+        read_facts(self.facts_connection(kept).await?, table).await
+    }
+
+    /// Returns the session that reads facts. Connects if there is none.
+    async fn facts_connection<'a>(
+        &self,
+        kept: &'a mut Option<Connection>,
+    ) -> Result<&'a Connection> {
         let connection = match kept.take().filter(|connection| !connection.is_closed()) {
             Some(connection) => connection,
             None => self.dsn.connect("pgspate write").await?,
         };
-        read_facts(kept.insert(connection), table).await
+        Ok(kept.insert(connection))
     }
 
     /// Returns what the writer has done so far.

@@ -69,8 +69,8 @@ impl WriterCounters {
         add(&self.refused, 1);
     }
 
-    pub(super) fn count_unknown(&self, calls: usize) {
-        add(&self.unknown, calls as u64);
+    pub(super) fn count_unknown(&self) {
+        add(&self.unknown, 1);
     }
 
     pub(super) fn count_refused_set(&self) {

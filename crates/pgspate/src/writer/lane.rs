@@ -137,8 +137,9 @@ impl RecordLane {
                     return Sent::Unsent(units);
                 }
                 Err(WriteFailure::Sent(error)) if error.kind() == ErrorKind::Connect => {
-                    self.lose(units, &error);
-                    return Sent::Unsent(sets.into_iter().flatten().collect());
+                    let mut unsent = self.lose(units, &error);
+                    unsent.extend(sets.into_iter().flatten());
+                    return Sent::Unsent(unsent);
                 }
                 Err(WriteFailure::Sent(error)) if error.kind() == ErrorKind::OutcomeUnknown => {
                     units
@@ -167,8 +168,7 @@ impl RecordLane {
                     self.size.note_written();
                 }
                 self.core.counters.count_statements(units.len());
-                self.answer(units, answers);
-                Sent::Answered
+                self.answer(units, answers)
             }
             Err(error) => self.refuse_unsent(units, &error),
         }
@@ -181,25 +181,26 @@ impl RecordLane {
             let Some(session) = &mut self.session else {
                 return Sent::Unsent(std::iter::once(unit).chain(units).collect());
             };
-            match session.write_transaction(&unit).await {
+            let sent = match session.write_transaction(&unit).await {
                 Ok(answer) => self.answer(vec![unit], vec![answer]),
-                Err(error) => {
-                    if let Sent::Unsent(mut unsent) = self.refuse_unsent(vec![unit], &error) {
-                        unsent.extend(units);
-                        return Sent::Unsent(unsent);
-                    }
-                }
+                Err(error) => self.refuse_unsent(vec![unit], &error),
+            };
+            if let Sent::Unsent(mut unsent) = sent {
+                unsent.extend(units);
+                return Sent::Unsent(unsent);
             }
         }
         Sent::Answered
     }
 
     /// Answers units with their results. A unit that waits for a lock gets a session of its own.
-    fn answer(&mut self, units: Vec<Unit>, answers: Vec<Result<InsertOutcome>>) {
+    /// Returns the units that must be sent again, because the session was lost.
+    fn answer(&mut self, units: Vec<Unit>, answers: Vec<Result<InsertOutcome>>) -> Sent {
+        let mut unsent = Vec::new();
         for (unit, answer) in units.into_iter().zip(answers) {
             match answer {
                 Err(error) if error.kind() == ErrorKind::Connect => {
-                    self.lose(vec![unit], &error);
+                    unsent.extend(self.lose(vec![unit], &error));
                 }
                 Err(error) if error.sqlstate() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
                     self.core.wait_alone(unit);
@@ -216,6 +217,7 @@ impl RecordLane {
                 }
             }
         }
+        if unsent.is_empty() { Sent::Answered } else { Sent::Unsent(unsent) }
     }
 
     /// Answers units whose statements could not be prepared. Returns them if the session was lost.
@@ -231,11 +233,18 @@ impl RecordLane {
         Sent::Answered
     }
 
-    /// Answers units whose result was lost together with the session.
-    fn lose(&mut self, units: Vec<Unit>, lost: &Error) {
+    /// Answers units whose result was lost together with the session. Returns those that may be sent
+    /// again.
+    fn lose(&mut self, units: Vec<Unit>, lost: &Error) -> Vec<Unit> {
         self.session = None;
-        self.core.counters.count_unknown(units.len());
-        units.into_iter().for_each(|unit| unit.answer_unknown(lost));
+        let mut again = Vec::new();
+        for mut unit in units {
+            match unit.may_send_again() {
+                true => again.push(unit),
+                false => self.core.answer_unknown(unit, lost),
+            }
+        }
+        again
     }
 }
 

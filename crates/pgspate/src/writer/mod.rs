@@ -26,6 +26,7 @@ mod unit;
 mod waiting;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 
@@ -56,6 +57,8 @@ pub struct WriterOptions {
     /// Whether the records of several callers may share a statement, and so a transaction, although
     /// the table has triggers.
     pub shares_triggers: bool,
+    /// How long the outcome of a call with an idempotency key is kept.
+    pub keep_keys: Duration,
     /// How long to wait for the server and for locks.
     pub limits: WaitLimits,
 }
@@ -69,6 +72,7 @@ impl Default for WriterOptions {
             queue_bytes: 64 << 20,
             refuses_when_full: false,
             shares_triggers: false,
+            keep_keys: Duration::from_secs(24 * 60 * 60),
             limits: WaitLimits::default(),
         }
     }

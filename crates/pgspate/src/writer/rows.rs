@@ -1,11 +1,14 @@
 //! Records as the parameters of statements: encoded once, by the caller that writes them.
 
+use std::hash::Hash;
+
 use bytes::{BufMut, BytesMut};
+use siphasher::sip128::{Hasher128, SipHasher13};
 use tokio_postgres::types::{Format, IsNull, ToSql, Type};
 
-use super::shape::InsertShape;
-use crate::Result;
+use super::shape::{InsertRequest, InsertShape};
 use crate::encode::field::FieldEncoder;
+use crate::{Error, ErrorKind, Result};
 
 /// The records of one call, encoded for a shape. They are written together or not at all.
 #[derive(Debug, Default)]
@@ -16,11 +19,54 @@ pub struct EncodedRows {
     fields: usize,
     /// The fields that are left to the server as text, by their number among all fields.
     texts: Vec<usize>,
+    request: Option<Box<RequestDigest>>,
 }
 
+/// The idempotency key of a call, and a digest of what it writes.
+#[derive(Debug)]
+struct RequestDigest {
+    key: String,
+    hasher: SipHasher13,
+}
+
+/// An idempotency key with the fingerprint of its call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct RequestKey {
+    pub(super) key: String,
+    pub(super) fingerprint: String,
+}
+
+/// The longest idempotency key, in bytes.
+const KEY_BYTES_MAX: usize = 255;
+
 impl EncodedRows {
+    /// Returns no records yet, of a call that is written once, however often it is sent with `key`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] if the key is empty or has more than 255 bytes.
+    pub fn with_key(key: String) -> Result<EncodedRows> {
+        if key.is_empty() || key.len() > KEY_BYTES_MAX || key.contains('\0') {
+            let message = format!("an idempotency key has 1 to {KEY_BYTES_MAX} bytes and no zero");
+            return Err(Error::new(ErrorKind::Usage, message));
+        }
+        let request = Box::new(RequestDigest { key, hasher: SipHasher13::new() });
+        Ok(EncodedRows { request: Some(request), ..EncodedRows::default() })
+    }
+
+    /// Takes the idempotency key, with the digest of the request and the records.
+    pub(super) fn take_key(&mut self, request: &InsertRequest) -> Option<RequestKey> {
+        let RequestDigest { key, mut hasher } = *self.request.take()?;
+        request.hash(&mut hasher);
+        let fingerprint = format!("{:032x}", hasher.finish128().as_u128());
+        Some(RequestKey { key, fingerprint })
+    }
+
     /// Appends a field, in binary if the encoder takes it.
     pub(super) fn push_field(&mut self, field: Option<&[u8]>, encoder: Option<&FieldEncoder>) {
+        if let Some(request) = &mut self.request {
+            // The text, as another version of pgspate may encode it otherwise.
+            field.hash(&mut request.hasher);
+        }
         let start = self.bytes.len();
         match field {
             None => self.bytes.put_i32(-1),
@@ -35,6 +81,11 @@ impl EncodedRows {
             }
         }
         self.fields += 1;
+    }
+
+    /// Returns whether the call has an idempotency key.
+    pub(super) fn has_key(&self) -> bool {
+        self.request.is_some()
     }
 
     /// Ends a record.

@@ -7,14 +7,17 @@ use tokio_postgres::types::{Kind as TypeKind, ToSql};
 use tokio_postgres::{Row, Statement};
 
 use super::rows::{FieldParameter, RecordArray};
-use super::shape::InsertShape;
+use super::shape::{InsertShape, StatementKind};
 use super::unit::{InsertOutcome, Unit};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::{Connection, Dsn};
-use pgspate_target::{ServerRefusal, TypedQuery, send_in_order, server_error, users_path_sql};
+use pgspate_target::ledger::{RECORD_REQUEST, find_request};
+use pgspate_target::{
+    ServerRefusal, TypedParameter, TypedQuery, send_in_order, server_error, users_path_sql,
+};
 
-/// The most shapes whose statements a session keeps.
-const SHAPES_MAX: usize = 200;
+/// The most prepared statements of a session.
+const STATEMENTS_MAX: usize = 500;
 
 /// Commits of the session wait for the disk, whatever the role's default is.
 const COMMIT_DURABLY: &str = "\
@@ -33,16 +36,17 @@ pub(super) enum WriteFailure {
 pub(super) struct RecordSession {
     connection: Connection,
     /// The prepared statements, by the shape's number.
-    prepared: HashMap<u64, PreparedShape>,
+    prepared: HashMap<(u64, StatementKind), ShapeStatement>,
     /// The statement by which commits wait for the disk again, and that waits for all before it.
     flush_sql: String,
 }
 
-#[derive(Default, Clone)]
-struct PreparedShape {
-    single: Option<Statement>,
-    /// The statement for many records, and the OID of the table's row type.
-    set: Option<(Statement, u32)>,
+/// A prepared statement of a shape.
+#[derive(Clone)]
+struct ShapeStatement {
+    statement: Statement,
+    /// The OID of the table's row type, if the parameter is an array of rows.
+    element: Option<u32>,
 }
 
 impl RecordSession {
@@ -87,12 +91,11 @@ impl RecordSession {
         units: &[Unit],
     ) -> Result<Vec<InsertOutcome>, WriteFailure> {
         let Some(first) = units.first() else { return Ok(Vec::new()) };
-        let prepared = self.prepare_set(&first.shape).await;
-        let (statement, element) = prepared.map_err(WriteFailure::Unsent)?;
+        let prepared = self.prepare(&first.shape, SET).await.map_err(WriteFailure::Unsent)?;
         let rows = units.iter().map(|unit| &unit.rows);
-        let array = RecordArray::new(&first.shape, element, rows);
+        let array = RecordArray::new(&first.shape, prepared.element.unwrap_or_default(), rows);
         let parameters: [&(dyn ToSql + Sync); 1] = [&array];
-        let written = self.run(&first.shape, &statement, &parameters).await;
+        let written = self.run(&first.shape, &prepared.statement, &parameters).await;
         let written = written.map_err(WriteFailure::Sent)?;
         let rows: usize = units.iter().map(|unit| unit.rows.len()).sum();
         if units.len() > 1 && written.rows != rows as u64 {
@@ -124,16 +127,12 @@ impl RecordSession {
         Ok(self.run_each(units, &statements).await)
     }
 
-    async fn prepare_each(&mut self, units: &[Unit]) -> Result<Vec<(Statement, Option<u32>)>> {
+    async fn prepare_each(&mut self, units: &[Unit]) -> Result<Vec<ShapeStatement>> {
         let mut statements = Vec::with_capacity(units.len());
         for unit in units {
-            statements.push(match unit.rows.len() {
-                1 => (self.prepare_single(&unit.shape).await?, None),
-                _ => {
-                    let (statement, element) = self.prepare_set(&unit.shape).await?;
-                    (statement, Some(element))
-                }
-            });
+            let kind =
+                StatementKind { takes_rows: unit.rows.len() > 1, records_key: unit.key.is_some() };
+            statements.push(self.prepare(&unit.shape, kind).await?);
         }
         Ok(statements)
     }
@@ -141,43 +140,80 @@ impl RecordSession {
     async fn run_each(
         &self,
         units: &[Unit],
-        statements: &[(Statement, Option<u32>)],
+        statements: &[ShapeStatement],
     ) -> Vec<Result<InsertOutcome>> {
         let client = &self.connection.client;
         // A crash would lose commits that no flush has reached on one node and not on another.
         let flushes_once = units.len() > 1 && !units.iter().any(|it| it.shape.commits_across_nodes);
-        let run_unit = async |(unit, (statement, element)): (&Unit, &(Statement, Option<u32>))| {
-            let shape = &unit.shape;
-            if let Some(element) = element {
-                let array = RecordArray::new(shape, *element, std::iter::once(&unit.rows));
-                return self.run(shape, statement, &[&array]).await;
+        let writes = units.iter().zip(statements).map(|(unit, it)| self.run_unit(unit, it));
+        let answers = if flushes_once {
+            let (begun, answers, flushed) = tokio::join!(
+                biased;
+                client.batch_execute("set synchronous_commit = off"),
+                send_in_order(writes),
+                client.batch_execute(&self.flush_sql)
+            );
+            match begun.and(flushed).map_err(|e| self.explain("could not flush the records", e)) {
+                Ok(()) => answers,
+                // The disk may lack the commits, so nobody may rely on them.
+                Err(lost) => {
+                    let lost = Error::new(ErrorKind::Connect, lost.messages().join(": "));
+                    let answer = |answer: Result<_>| answer.and_then(|_| Err(copy_error(&lost)));
+                    answers.into_iter().map(answer).collect()
+                }
             }
-            let parameters = unit.rows.parameters(shape.column_count());
-            let fields: &[FieldParameter<'_>] = parameters.first().map_or(&[], |row| row);
-            let fields: Vec<&(dyn ToSql + Sync)> =
-                fields.iter().map(|field| field as &(dyn ToSql + Sync)).collect();
-            self.run(shape, statement, &fields).await
+        } else {
+            send_in_order(writes).await
         };
-        let writes = units.iter().zip(statements).map(run_unit);
-        if !flushes_once {
-            return send_in_order(writes).await;
+        let mut looked_up = Vec::with_capacity(answers.len());
+        for (unit, answer) in units.iter().zip(answers) {
+            looked_up.push(self.look_up_key(unit, answer).await);
         }
-        let failed = |error| self.explain("could not flush the records", error);
-        let (begun, answers, flushed) = tokio::join!(
-            biased;
-            client.batch_execute("set synchronous_commit = off"),
-            send_in_order(writes),
-            client.batch_execute(&self.flush_sql)
-        );
-        match begun.and(flushed).map_err(failed) {
-            Ok(()) => answers,
-            // The disk may lack the commits, so nobody may rely on them.
-            Err(lost) => {
-                let lost = Error::new(ErrorKind::Connect, lost.messages().join(": "));
-                let answer = |answer: Result<_>| answer.and_then(|_| Err(copy_error(&lost)));
-                answers.into_iter().map(answer).collect()
+        looked_up
+    }
+
+    /// Writes a unit by its own statement.
+    async fn run_unit(&self, unit: &Unit, prepared: &ShapeStatement) -> Result<InsertOutcome> {
+        let (array, fields);
+        let mut parameters: Vec<&(dyn ToSql + Sync)> = match prepared.element {
+            Some(element) => {
+                array = RecordArray::new(&unit.shape, element, std::iter::once(&unit.rows));
+                vec![&array]
             }
+            None => {
+                fields = unit.rows.parameters(unit.shape.column_count());
+                fields.first().map_or(Vec::new(), |row| as_parameters(row))
+            }
+        };
+        let Some(key) = &unit.key else {
+            return self.run(&unit.shape, &prepared.statement, &parameters).await;
+        };
+        parameters.extend([&key.key as &(dyn ToSql + Sync), &key.fingerprint]);
+        let recorded = self.connection.client.query_one(&prepared.statement, &parameters).await;
+        let row = recorded.map_err(|error| self.explain_write(&unit.shape, error))?;
+        Ok(InsertOutcome { rows: row.get::<_, i64>(0).unsigned_abs(), returned: row.get(1) })
+    }
+
+    /// Returns the answer of a call with a known key. Such a call is refused for its key, or for its
+    /// records, which exist already.
+    async fn look_up_key(
+        &self,
+        unit: &Unit,
+        answer: Result<InsertOutcome>,
+    ) -> Result<InsertOutcome> {
+        let (Some(key), Err(error)) = (&unit.key, &answer) else { return answer };
+        if error.kind() != ErrorKind::Server {
+            return answer;
         }
+        let Some(known) = find_request(&self.connection.client, &key.key).await? else {
+            return answer;
+        };
+        if known.fingerprint != key.fingerprint {
+            let message = "the idempotency key was used for other records";
+            return Err(Error::new(ErrorKind::Ledger, message)
+                .hint("Send each call that writes something else with a key of its own."));
+        }
+        Ok(InsertOutcome { rows: known.rows.unsigned_abs(), returned: known.answer })
     }
 
     /// Writes the records of a unit by a statement each, in one transaction.
@@ -185,30 +221,40 @@ impl RecordSession {
     /// # Errors
     /// If the statement cannot be prepared. Then nothing was sent.
     pub(super) async fn write_transaction(&mut self, unit: &Unit) -> Result<Result<InsertOutcome>> {
-        let statement = self.prepare_single(&unit.shape).await?;
-        Ok(self.run_transaction(unit, &statement).await)
+        let prepared = self.prepare(&unit.shape, SINGLE).await?;
+        let answer = self.run_transaction(unit, &prepared.statement).await;
+        Ok(self.look_up_key(unit, answer).await)
     }
 
     async fn run_transaction(&self, unit: &Unit, statement: &Statement) -> Result<InsertOutcome> {
         let shape = &unit.shape;
-        let parameters = unit.rows.parameters(shape.column_count());
-        let run_row = async |fields: &Vec<FieldParameter<'_>>| {
-            let fields: Vec<&(dyn ToSql + Sync)> =
-                fields.iter().map(|field| field as &(dyn ToSql + Sync)).collect();
-            self.run(shape, statement, &fields).await
-        };
         let client = &self.connection.client;
-        let failed = |error| self.explain("could not commit the records", error);
-        client.batch_execute("begin").await.map_err(failed)?;
-        // The server skips what follows a refused record, and the commit rolls back.
-        let answers = send_in_order(parameters.iter().map(run_row)).await;
+        let failed = |error| self.explain_write(shape, error);
+        let rows = unit.rows.parameters(shape.column_count());
+        let run_row = async |fields: &Vec<FieldParameter<'_>>| {
+            self.run(shape, statement, &as_parameters(fields)).await
+        };
+        let answers = async {
+            client.batch_execute("begin").await.map_err(failed)?;
+            // The server skips what follows a refused record.
+            let mut outcome = InsertOutcome::default();
+            for answer in send_in_order(rows.iter().map(run_row)).await {
+                let written = answer?;
+                outcome.rows += written.rows;
+                outcome.returned.extend(written.returned);
+            }
+            if let Some(key) = &unit.key {
+                let rows = outcome.rows.cast_signed();
+                let parameters: [&dyn TypedParameter; 4] =
+                    [&key.key, &key.fingerprint, &rows, &outcome.returned];
+                client.run_statement(RECORD_REQUEST, &parameters).await.map_err(failed)?;
+            }
+            Ok(outcome)
+        };
+        let outcome = answers.await;
+        // A refused transaction is rolled back by its commit.
         let commit = client.batch_execute("commit").await;
-        let mut outcome = InsertOutcome::default();
-        for answer in answers {
-            let written = answer?;
-            outcome.rows += written.rows;
-            outcome.returned.extend(written.returned);
-        }
+        let outcome = outcome?;
         commit.map_err(failed)?;
         Ok(outcome)
     }
@@ -221,7 +267,7 @@ impl RecordSession {
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<InsertOutcome> {
         let client = &self.connection.client;
-        let outcome = match shape.returns_rows {
+        let outcome = match shape.returns_rows() {
             false => client
                 .execute(statement, parameters)
                 .await
@@ -252,43 +298,40 @@ impl RecordSession {
         self.explain(&format!("could not write to {}", shape.request.table), error)
     }
 
-    async fn prepare_single(&mut self, shape: &InsertShape) -> Result<Statement> {
-        if let Some(single) = self.prepared.get(&shape.id).and_then(|it| it.single.clone()) {
-            return Ok(single);
+    /// Returns a statement of a shape, prepared in this session.
+    async fn prepare(
+        &mut self,
+        shape: &InsertShape,
+        kind: StatementKind,
+    ) -> Result<ShapeStatement> {
+        if let Some(prepared) = self.prepared.get(&(shape.id, kind)) {
+            return Ok(prepared.clone());
         }
         // With the types that the values were encoded for, also if the table has others by now.
-        let prepared =
-            self.connection.client.prepare_typed(&shape.single_sql, &shape.types()).await;
-        let statement = prepared.map_err(|error| self.explain_write(shape, error))?;
-        self.of_shape(shape).single = Some(statement.clone());
-        Ok(statement)
-    }
-
-    async fn prepare_set(&mut self, shape: &InsertShape) -> Result<(Statement, u32)> {
-        if let Some(set) = self.prepared.get(&shape.id).and_then(|it| it.set.clone()) {
-            return Ok(set);
-        }
-        let sql = shape.set_sql.as_deref().unwrap_or_default();
-        let prepared = self.connection.client.prepare(sql).await;
+        let types = if kind.takes_rows { Vec::new() } else { shape.types() };
+        let prepared = self.connection.client.prepare_typed(&shape.sql(kind), &types).await;
         let statement = prepared.map_err(|error| self.explain_write(shape, error))?;
         let element = statement.params().first().and_then(|ty| match ty.kind() {
-            TypeKind::Array(element) => Some(element.oid()),
+            TypeKind::Array(element) if kind.takes_rows => Some(element.oid()),
             _ => None,
         });
-        let element = element.ok_or_else(|| {
-            Error::new(ErrorKind::Bug, "the parameter of a set is not an array of rows")
-        })?;
-        self.of_shape(shape).set = Some((statement.clone(), element));
-        Ok((statement, element))
-    }
-
-    fn of_shape(&mut self, shape: &InsertShape) -> &mut PreparedShape {
-        if self.prepared.len() >= SHAPES_MAX {
+        if self.prepared.len() >= STATEMENTS_MAX {
             // The statements are closed when they are dropped.
             self.prepared.clear();
         }
-        self.prepared.entry(shape.id).or_default()
+        let prepared = ShapeStatement { statement, element };
+        self.prepared.insert((shape.id, kind), prepared.clone());
+        Ok(prepared)
     }
+}
+
+/// The statement for one record.
+const SINGLE: StatementKind = StatementKind { takes_rows: false, records_key: false };
+/// The statement for the records of several calls.
+const SET: StatementKind = StatementKind { takes_rows: true, records_key: false };
+
+fn as_parameters<'a>(fields: &'a [FieldParameter<'_>]) -> Vec<&'a (dyn ToSql + Sync)> {
+    fields.iter().map(|field| field as &(dyn ToSql + Sync)).collect()
 }
 
 /// Returns an equal error for one more caller.

@@ -8,6 +8,7 @@ use tokio_postgres::types::{Kind, Type};
 
 use crate::encode::field::FieldEncoder;
 use crate::{Error, ErrorKind, Result, did_you_mean};
+use pgspate_target::ledger::record_request_sql;
 use pgspate_target::{PgType, SessionSettings, TargetTable, Trigger, TypeKind, quote_ident};
 
 use super::rows::EncodedRows;
@@ -49,16 +50,16 @@ pub struct InsertShape {
     /// The types of the requested columns, in the request's order.
     pub column_types: Vec<PgType>,
     /// The returned columns with their types. A column that is asked for twice occurs twice.
-    pub returned: Vec<(String, PgType)>,
+    pub returned_columns: Vec<(String, PgType)>,
     /// Why the records of several calls are not written by one statement, if they are not.
     pub alone_reason: Option<String>,
-    /// The statement for one record, with a parameter for each column.
-    pub(super) single_sql: String,
-    /// The statement for many records, with one parameter: an array of rows of the table. `None` if
-    /// the records cannot be sent as such rows.
-    pub(super) set_sql: Option<String>,
-    /// Whether the statements return a JSON text for each row.
-    pub(super) returns_rows: bool,
+    /// The INSERT of one record, with a parameter for each column.
+    single_insert: String,
+    /// The INSERT of many records, with one parameter: an array of rows of the table. `None` if the
+    /// records cannot be sent as such rows.
+    set_insert: Option<String>,
+    /// The expression that returns a row's requested columns as JSON, if any are requested.
+    returned: Option<String>,
     /// Whether one transaction may commit on several servers.
     pub(super) commits_across_nodes: bool,
     /// Whether the table was changed since the shape was made.
@@ -75,6 +76,15 @@ struct ShapeColumn {
     position: usize,
     /// `None` if only the server can read the column's type.
     encoder: Option<FieldEncoder>,
+}
+
+/// One of the statements of a shape.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct StatementKind {
+    /// Whether the parameter is an array of rows. Otherwise each column has a parameter.
+    pub(super) takes_rows: bool,
+    /// Whether the statement records the idempotency key of its call.
+    pub(super) records_key: bool,
 }
 
 /// The name of the target in the statements.
@@ -107,17 +117,17 @@ impl InsertShape {
             .filter(|column| written(&column.name))
             .map(|column| quote_ident(&column.name).into_owned())
             .collect();
-        let tail = format!("{}{}", conflict_sql(&request), returning_sql(&request, table));
+        let conflict = conflict_sql(&request);
         let into = format!("insert into {} as {ALIAS}", table.sql_name);
         let list = names.join(", ");
         let numbers: Vec<String> = (1..=names.len()).map(|n| format!("${n}")).collect();
-        let single_sql = match names.is_empty() {
-            true => format!("{into} default values{tail}"),
-            false => format!("{into} ({list}) values ({}){tail}", numbers.join(", ")),
+        let single_insert = match names.is_empty() {
+            true => format!("{into} default values{conflict}"),
+            false => format!("{into} ({list}) values ({}){conflict}", numbers.join(", ")),
         };
         let fields: Vec<String> = names.iter().map(|name| format!("r.{name}")).collect();
-        let set_sql = format!(
-            "{into} ({list}) select {} from pg_catalog.unnest($1::{}[]) r{tail}",
+        let set_insert = format!(
+            "{into} ({list}) select {} from pg_catalog.unnest($1::{}[]) r{conflict}",
             fields.join(", "),
             table.sql_name
         );
@@ -126,11 +136,11 @@ impl InsertShape {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             table_oid: table.oid,
             column_types: types_of(table, &request.columns).map(|(_, ty)| ty).collect(),
-            returned: types_of(table, &returned_names(&request, table)).collect(),
+            returned_columns: types_of(table, &returned_names(&request, table)).collect(),
             alone_reason: None,
-            single_sql,
-            set_sql: None,
-            returns_rows: !request.returning.is_empty(),
+            single_insert,
+            set_insert: None,
+            returned: returned_sql(&request, table),
             commits_across_nodes: table.commits_across_nodes,
             is_outdated: AtomicBool::new(false),
             columns: columns.collect(),
@@ -141,7 +151,7 @@ impl InsertShape {
             true => Some("rules rewrite an INSERT into the table".to_owned()),
             false => shape.find_row_obstacle(table),
         };
-        shape.set_sql = row_obstacle.is_none().then_some(set_sql);
+        shape.set_insert = row_obstacle.is_none().then_some(set_insert);
         shape.alone_reason =
             row_obstacle.or_else(|| shape.find_alone_reason(table, shares_triggers));
         Ok(shape)
@@ -204,8 +214,9 @@ impl InsertShape {
             shape.columns.iter().map(name).collect()
         };
         self.table_oid == other.table_oid
-            && self.single_sql == other.single_sql
-            && self.set_sql == other.set_sql
+            && self.single_insert == other.single_insert
+            && self.set_insert == other.set_insert
+            && self.returned == other.returned
             && self.alone_reason == other.alone_reason
             && self.record == other.record
             && encoder_names(self) == encoder_names(other)
@@ -214,6 +225,33 @@ impl InsertShape {
     /// Returns how many columns are written.
     pub(super) fn column_count(&self) -> usize {
         self.columns.len()
+    }
+
+    /// Returns whether many records can be sent by one statement.
+    pub(super) fn takes_rows(&self) -> bool {
+        self.set_insert.is_some()
+    }
+
+    /// Returns whether the statements return a JSON text for each row.
+    pub(super) fn returns_rows(&self) -> bool {
+        self.returned.is_some()
+    }
+
+    /// Returns the SQL of a statement.
+    pub(super) fn sql(&self, kind: StatementKind) -> String {
+        let insert = match kind.takes_rows {
+            true => self.set_insert.as_deref().unwrap_or_default(),
+            false => &self.single_insert,
+        };
+        if kind.records_key {
+            let returned = self.returned.as_deref().unwrap_or("null::text");
+            let key = if kind.takes_rows { 2 } else { self.columns.len() + 1 };
+            return record_request_sql(&format!("{insert} returning {returned} as returned"), key);
+        }
+        match &self.returned {
+            Some(returned) => format!("{insert} returning {returned}"),
+            None => insert.to_owned(),
+        }
     }
 
     /// Returns the types of the written columns.
@@ -305,18 +343,15 @@ fn assign(name: &str) -> String {
     format!("{name} = excluded.{name}")
 }
 
-/// Returns the RETURNING clause: the requested columns as one JSON object.
-fn returning_sql(request: &InsertRequest, table: &TargetTable) -> String {
+/// Returns the expression of the requested columns as one JSON object.
+fn returned_sql(request: &InsertRequest, table: &TargetTable) -> Option<String> {
     if request.returning.is_empty() {
-        return String::new();
+        return None;
     }
     let names = returned_names(request, table);
     let names: Vec<String> =
         names.iter().map(|name| format!("{ALIAS}.{}", quote_ident(name))).collect();
-    format!(
-        " returning (select pg_catalog.row_to_json(r)::text from (select {}) r)",
-        names.join(", ")
-    )
+    Some(format!("(select pg_catalog.row_to_json(r)::text from (select {}) r)", names.join(", ")))
 }
 
 /// Returns the names of the returned columns. `*` stands for all columns.

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use super::rows::EncodedRows;
+use super::rows::{EncodedRows, RequestKey};
 use super::shape::InsertShape;
 use crate::{Error, ErrorKind, Result};
 
@@ -17,6 +17,9 @@ pub struct InsertOutcome {
     /// The returned columns of each written row, as a JSON object.
     pub returned: Vec<String>,
 }
+
+/// How many lost connections a unit with an idempotency key survives.
+const LOSSES_MAX: u32 = 5;
 
 /// How a unit may be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +37,10 @@ pub(super) enum UnitWay {
 pub(super) struct Unit {
     pub(super) shape: Arc<InsertShape>,
     pub(super) rows: EncodedRows,
+    /// The idempotency key of the call, if it has one.
+    pub(super) key: Option<RequestKey>,
+    /// How often the connection was lost while the unit was written.
+    pub(super) losses: u32,
     /// The number of the call that sent the unit. One lane takes all units of a call.
     pub(super) call: u64,
     answer: oneshot::Sender<Result<InsertOutcome>>,
@@ -45,23 +52,32 @@ impl Unit {
     /// Makes a unit, and the receiver of its answer.
     pub(super) fn new(
         shape: Arc<InsertShape>,
-        rows: EncodedRows,
+        mut rows: EncodedRows,
         call: u64,
         room: OwnedSemaphorePermit,
     ) -> (Unit, oneshot::Receiver<Result<InsertOutcome>>) {
         let (answer, receiver) = oneshot::channel();
-        (Unit { shape, rows, call, answer, _room: room }, receiver)
+        let key = rows.take_key(&shape.request);
+        (Unit { shape, rows, key, losses: 0, call, answer, _room: room }, receiver)
     }
 
     /// Returns how the unit may be written.
     pub(super) fn way(&self) -> UnitWay {
         let is_outdated = self.shape.is_outdated.load(Ordering::Relaxed);
-        let fits_rows = self.shape.set_sql.is_some() && self.rows.is_binary() && !is_outdated;
+        let fits_rows = self.shape.takes_rows() && self.rows.is_binary() && !is_outdated;
+        let may_share = self.shape.alone_reason.is_none() && self.key.is_none();
         match (fits_rows, self.rows.len()) {
-            (true, _) if self.shape.alone_reason.is_none() => UnitWay::InSet,
+            (true, _) if may_share => UnitWay::InSet,
             (_, 1) | (true, _) => UnitWay::OwnStatement,
             (false, _) => UnitWay::OwnTransaction,
         }
+    }
+
+    /// Takes notice that the connection was lost while the unit was written. Returns whether the unit
+    /// may be sent again: with an idempotency key it is written once all the same.
+    pub(super) fn may_send_again(&mut self) -> bool {
+        self.losses += 1;
+        self.key.is_some() && self.losses <= LOSSES_MAX
     }
 
     /// Answers the call. A caller that no longer waits gets no answer.

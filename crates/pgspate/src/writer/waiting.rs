@@ -29,14 +29,15 @@ impl WaitingSessions {
     }
 
     /// Writes a unit and answers it. Waits for locks as long as the writer's options say.
-    pub(super) async fn write(&self, core: &Arc<WriterCore>, unit: Unit) {
+    pub(super) async fn write(&self, core: &Arc<WriterCore>, mut unit: Unit) {
         let Ok(_permit) = self.permits.acquire().await else { return };
         let mut backoff = ReconnectBackoff::new(core.options.limits.retry_for);
         loop {
             match self.try_write(core, &unit).await {
                 Ok(Err(lost)) if lost.kind() == ErrorKind::Connect => {
-                    core.counters.count_unknown(1);
-                    return unit.answer_unknown(&lost);
+                    if !unit.may_send_again() {
+                        return core.answer_unknown(unit, &lost);
+                    }
                 }
                 Ok(answer) => return core.answer(unit, answer),
                 Err(unsent) => {

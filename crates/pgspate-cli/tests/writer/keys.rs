@@ -1,0 +1,105 @@
+//! Calls with an idempotency key: written once, however often they are sent.
+
+use std::sync::Arc;
+
+use pgspate::ErrorKind;
+use pgspate::writer::{InsertOutcome, InsertRequest, Writer};
+use pgspate::{Error, Result};
+
+use crate::scene::{Record, WriterScene, code, encode_with_key, into, record, returning, value};
+
+/// Sends records with a key.
+async fn call_with_key(
+    writer: &Writer,
+    request: &InsertRequest,
+    key: &str,
+    records: &[Record],
+) -> Result<InsertOutcome> {
+    let shape = writer.shape(request).await?;
+    writer.insert(&shape, encode_with_key(&shape, key, records)?).await
+}
+
+fn send(
+    scene: &WriterScene,
+    request: &InsertRequest,
+    key: &str,
+    records: &[Record],
+) -> Result<InsertOutcome> {
+    scene.runtime.block_on(call_with_key(&scene.writer, request, key, records))
+}
+
+fn kind(error: &Error) -> ErrorKind {
+    error.kind()
+}
+
+#[test]
+fn a_call_that_is_sent_again_gets_the_same_answer() {
+    let scene = WriterScene::new(
+        "create table t (id int generated always as identity, name text, at timestamp)",
+    );
+    let request = returning(into("t", &["name", "at"]), &["id", "name"]);
+    let one = [record(&["one", "2024-02-29"])];
+    let first = send(&scene, &request, "a", &one).unwrap();
+    assert_eq!(first.returned, ["{\"id\":1,\"name\":\"one\"}"]);
+    assert_eq!(send(&scene, &request, "a", &one).unwrap(), first);
+    // Several records; and records with a text that only the server can read.
+    for (key, at) in [("b", "2024-02-29"), ("c", "yesterday")] {
+        let many: Vec<_> = (0..20).map(|nth| record(&[&nth.to_string(), at])).collect();
+        let first = send(&scene, &request, key, &many).unwrap();
+        assert_eq!((first.rows, first.returned.len()), (20, 20));
+        assert_eq!(send(&scene, &request, key, &many).unwrap(), first);
+    }
+    assert_eq!(value(&scene.db, "select count(*) from t"), "41");
+    let other = send(&scene, &request, "a", &[record(&["two", "2024-02-29"])]).unwrap_err();
+    assert_eq!(kind(&other), ErrorKind::Ledger);
+    assert_eq!(other.to_string(), "the idempotency key was used for other records");
+    let other_columns = into("t", &["name"]);
+    let error = send(&scene, &other_columns, "a", &[record(&["one"])]).unwrap_err();
+    assert_eq!(kind(&error), ErrorKind::Ledger);
+    let no_returning = into("t", &["name"]);
+    assert_eq!(send(&scene, &no_returning, "d", &[record(&["x"])]).unwrap().rows, 1);
+    assert_eq!(send(&scene, &no_returning, "d", &[record(&["x"])]).unwrap().returned.len(), 0);
+    assert_eq!(value(&scene.db, "select count(*) from t"), "42");
+}
+
+#[test]
+fn a_refused_call_may_be_sent_again_with_its_key() {
+    let scene = WriterScene::new("create table t (id int primary key); insert into t values (1)");
+    let request = into("t", &["id"]);
+    for _ in 0..2 {
+        let refused = send(&scene, &request, "a", &[record(&["1"])]).unwrap_err();
+        assert_eq!(code(&refused), "23505");
+    }
+    scene.db.run("delete from t");
+    assert_eq!(send(&scene, &request, "a", &[record(&["1"])]).unwrap().rows, 1);
+    assert_eq!(send(&scene, &request, "a", &[record(&["1"])]).unwrap().rows, 1);
+    assert_eq!(value(&scene.db, "select count(*) from t"), "1");
+    for wrong in ["", &"x".repeat(256), "a\0b"] {
+        let error = send(&scene, &request, wrong, &[record(&["2"])]).unwrap_err();
+        assert_eq!(kind(&error), ErrorKind::Usage, "{wrong}");
+    }
+}
+
+#[test]
+fn equal_calls_at_the_same_time_are_written_once() {
+    let scene = WriterScene::new("create table t (id int generated always as identity, n int)");
+    let request = returning(into("t", &["n"]), &["id", "n"]);
+    let mut answers: Vec<Vec<String>> = Vec::new();
+    scene.runtime.block_on(async {
+        let mut callers = tokio::task::JoinSet::new();
+        for nth in 0..200 {
+            let (writer, request) = (Arc::clone(&scene.writer), request.clone());
+            callers.spawn(async move {
+                let (key, n) = (format!("key {}", nth % 10), (nth % 10).to_string());
+                call_with_key(&writer, &request, &key, &[record(&[&n])]).await
+            });
+        }
+        while let Some(answer) = callers.join_next().await {
+            answers.push(answer.unwrap().unwrap().returned);
+        }
+    });
+    answers.sort();
+    answers.dedup();
+    assert_eq!(answers.len(), 10, "{answers:?}");
+    assert_eq!(value(&scene.db, "select count(*) from t"), "10");
+}
