@@ -30,7 +30,7 @@ const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 /// A writer's settings, as Python passes them.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
-pub(crate) struct WriterSettings {
+pub(crate) struct RecordWriterSettings {
     connections: usize,
     queue_bytes: usize,
     refuses_when_full: bool,
@@ -73,7 +73,7 @@ impl RecordWriter {
     fn new(
         py: Python<'_>,
         to: Option<String>,
-        settings: WriterSettings,
+        settings: RecordWriterSettings,
         make_reader: Py<PyAny>,
     ) -> PyResult<RecordWriter> {
         let opened = py.detach(|| {
@@ -265,7 +265,7 @@ impl WriterEngine {
     }
 }
 
-impl WriterSettings {
+impl RecordWriterSettings {
     fn into_options(self) -> Result<WriterOptions> {
         let seconds = |name: &str, value: f64| {
             Duration::try_from_secs_f64(value).map_err(|error| {
