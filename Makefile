@@ -3,8 +3,9 @@
 .POSIX:
 
 CARGO = cargo
-# The second major version of PostgreSQL that `make test-other` runs tests on.
+# The second major version of PostgreSQL that `make test-other` runs tests on, and the oldest one.
 PG_OTHER = 18
+PG_OLDEST = 13
 FUZZ_DIR = fuzz
 FUZZ_SECONDS = 60
 PYTHON = python3
@@ -195,6 +196,8 @@ test-kafka:
 # Runs the tests that depend on PostgreSQL's version once more, on version PG_OTHER. The faults of slots
 # do not depend on it and take minutes, so they are left out. All tests run on it by:
 # PGSPATE_TEST_PG_VERSION=18 make test-rust
+# On the oldest version only the suites that differ most run, as CI has an hour for everything.
+OLDEST_TESTS = --test apply --test sync
 OTHER_TESTS = --test apply --test doctor --test load --test sync --test settings --test trust
 test-other:
 	@found=`$(CARGO) run -q -p pgspate-embedded --example which` || exit 1; \
@@ -204,7 +207,9 @@ test-other:
 	*) \
 		echo "tests ran on PostgreSQL $$found; now on $(PG_OTHER)"; \
 		export PGSPATE_TEST_PG_VERSION=$(PG_OTHER); \
-		$(CARGO) test -p pgspate -p pgspate-replication --tests && $(CARGO) test -p pgspate-cli $(OTHER_TESTS) -- --skip slot_faults ;; \
+		$(CARGO) test -p pgspate -p pgspate-replication --tests && $(CARGO) test -p pgspate-cli $(OTHER_TESTS) -- --skip slot_faults && \
+		echo "now on $(PG_OLDEST)" && \
+		PGSPATE_TEST_PG_VERSION=$(PG_OLDEST) $(CARGO) test -p pgspate-cli $(OLDEST_TESTS) -- --skip slot_faults ;; \
 	esac
 
 # Maven fetches Debezium. The source databases are the PostgreSQL and MariaDB of this machine.

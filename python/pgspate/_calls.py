@@ -61,6 +61,7 @@ def load(
     rejects: Path | None = None,
     max_rejects: int | str | None = None,
     changed: Literal["error", "skip", "reload"] = "error",
+    allow_empty: bool = False,
     restart: bool = False,
     no_ledger: bool = False,
     into_shards: bool = False,
@@ -128,6 +129,7 @@ def load(
         max_rejects: Stop after more rejected rows than this: a number, or a share like "0.5%".
         changed: What to do with files that have changed since they were loaded: refuse the load,
             leave them out, or load them again. Then the table has the rows of both versions.
+        allow_empty: With ``replace=``, allow data without rows to empty the table.
         restart: Load from the beginning, even if the ledger has chunks of an earlier run. The rows
             of that run stay in the table.
         no_ledger: Do not use the ledger. Data other than files uses it only with ``rejects=``.

@@ -22,7 +22,8 @@ def given(**arguments: Any) -> dict[str, Any]:
 # Write modes by the names that Spark, Ray and dlt use, as options of `begin_write`.
 _MODES: dict[str, dict[str, Any]] = {
     "append": {},
-    "overwrite": {"mode": "replace"},
+    # As other sinks of these engines do, no rows overwrite all rows.
+    "overwrite": {"mode": "replace", "allow_empty": True},
     "upsert": {"mode": "sync", "no_delete": True},
     "sync": {"mode": "sync"},
 }

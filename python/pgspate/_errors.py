@@ -85,13 +85,13 @@ class Error(Exception):
         reasons: list[str] | None = None,
     ) -> None:
         super().__init__(message)
-        self.message = _replace_flags(message)
+        self.message = replace_flags(message)
         self.place = Place(**place) if place else None
-        self.hint = _replace_flags(hint) if hint else None
+        self.hint = replace_flags(hint) if hint else None
         self.sqlstate = sqlstate
         self.is_retryable = is_retryable
         self._place_text = place_text
-        self._reasons = [_replace_flags(reason) for reason in reasons or ()]
+        self._reasons = [replace_flags(reason) for reason in reasons or ()]
 
     def __str__(self) -> str:
         text = ": ".join([self.message, *self._reasons])
@@ -189,7 +189,7 @@ _ALLOWS = re.compile(r"--(max-[a-z]+(?:-[a-z]+)?) allows")
 _FLAG = re.compile(r"`--([a-z][a-z-]*)(?:[ =]([^`]*))?`")
 
 
-def _replace_flags(text: str) -> str:
+def replace_flags(text: str) -> str:
     """Replaces the command's flags with Python's arguments: `--lanes 5` becomes `lanes='5'`."""
 
     def argument(found: re.Match[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
+from ._errors import replace_flags
 from ._html import report_rows, table
 
 _T = TypeVar("_T")
@@ -25,7 +26,9 @@ class Report:
 
     @classmethod
     def _from_dict(cls: type[_R], report: dict[str, Any]) -> _R:
-        return dataclass_from_dict(cls, {**report, "_engine_report": report})
+        # Warnings name the command's flags.
+        words = {"warnings": [replace_flags(it) for it in report.get("warnings", ())]}
+        return dataclass_from_dict(cls, {**report, **words, "_engine_report": report})
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the whole report, as the command prints it with ``--json``.
@@ -102,6 +105,8 @@ class LoadReport(Report):
         at_once: How all rows became visible at the same time, with ``replace=`` or ``atomic=``.
         fleet: Which member of a fleet the load was, with ``fleet=``.
         warnings: Warnings, such as what slowed the load down.
+        input: Facts that were found about the input, such as its format and whether it has a
+            header.
         related: Other tables with rows of related objects: ``table`` and ``rows``. Only from
             `pgspate.sqlalchemy.load`.
     """
@@ -137,6 +142,7 @@ class LoadReport(Report):
     at_once: dict[str, Any] | None = None
     fleet: dict[str, Any] | None = None
     warnings: list[str] = field(default_factory=list)
+    input: list[str] = field(default_factory=list)
     related: list[dict[str, Any]] = field(default_factory=list)
 
     def _summary(self) -> str:
@@ -186,7 +192,10 @@ class SyncReport(Report):
         bill: Estimated price of the sync's reads and writes on a server that bills I/Os.
         measured: Everything that the server counted during the sync, other sessions included.
         advice: What would make the next sync cheaper.
-        warnings: Work that failed after the rows were committed.
+        warnings: Work that failed after the rows were committed, and what was guessed of the
+            source.
+        input: Facts that were found about the source, such as its format and whether it has a
+            header.
         fleet: Which member of a fleet the sync was, with ``fleet=``.
     """
 
@@ -219,6 +228,7 @@ class SyncReport(Report):
     measured: dict[str, Any] = field(default_factory=dict)
     advice: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    input: list[str] = field(default_factory=list)
     fleet: dict[str, Any] | None = None
 
     @property

@@ -132,8 +132,11 @@ class Ticket:
         A job that is complete returns the report of its completion. So the call can be repeated.
 
         Raises:
-            LedgerError: A receipt is not known, or the server crashed and rows are missing. The
-                table is unchanged.
+            UsageError: There is no receipt of a part that is written, or of two attempts of it.
+            PlanError: No rows would replace those of the table, without ``allow_empty=``.
+            LedgerError: A receipt is not known, or the server crashed and rows are missing.
+
+        The table is unchanged after an error.
         """
         text = json.dumps([vars(receipt) for receipt in receipts])
         call: _pgspate._CallOptions = ([], self._to, None, None)
@@ -192,7 +195,8 @@ def begin_write(
         insert_only: As for `pgspate.sync`.
         ignore_columns: As for `pgspate.sync`.
         max_delete: As for `pgspate.sync`.
-        allow_empty: As for `pgspate.sync`.
+        allow_empty: Allow a job without rows, which empties the table or the scope. Also for
+            ``mode="replace"``.
 
     Raises:
         PlanError: The table does not exist.
@@ -217,11 +221,13 @@ def begin_write(
         "insert_only": insert_only,
         "ignore_columns": ignore_columns,
         "max_delete": max_delete,
-        "allow_empty": allow_empty,
     }
     refuse_foreign_mode(mode)
     if mode == "sync":
+        sync["allow_empty"] = allow_empty
         check_scope(sync)
+    elif allow_empty and mode != "replace":
+        raise UsageError('`allow_empty=` is for a job with `mode="replace"` or `mode="sync"`')
     elif given := [name for name, value in sync.items() if value]:
         raise UsageError(f'`{given[0]}=` is for a job with `mode="sync"`')
     options = {
@@ -230,6 +236,7 @@ def begin_write(
         "stable_parts": stable_parts,
         "connections": connections,
         "buffer": buffer,
+        "allow_empty": allow_empty and mode == "replace",
         "sync": command_arguments(sync, has_source=True) if mode == "sync" else [],
     }
     server = conninfo(to)

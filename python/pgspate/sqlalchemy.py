@@ -9,14 +9,17 @@ refused.
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from contextlib import contextmanager
 from functools import lru_cache
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql.base import PGDialect
-from sqlalchemy.exc import NoInspectionAvailable
+from sqlalchemy.exc import NoInspectionAvailable, SAWarning
 from sqlalchemy.orm.attributes import instance_dict, instance_state
 
 from . import _calls
@@ -116,7 +119,9 @@ def load(
     if options:
         message = f"{next(iter(options))} has no effect within a transaction"
         raise UsageError(message, hint=_OPTION_HINT)
-    connection, table = _connection_and_table(within, model_table)
+    _refuse_pending(within, rows)
+    with _without_warnings_of(rows):
+        connection, table = _connection_and_table(within, model_table)
     related: list[dict[str, Any]] = []
     if isinstance(rows, (list, tuple)) and has_related(rows):
         count = 0
@@ -229,6 +234,29 @@ def _checked_rows(rows: Iterable[Any], call: str) -> Iterable[Any]:
         return checked
     # pgspate can read a list again after a lost connection.
     return list(checked) if classes_have_relationships(rows) else rows
+
+
+def _refuse_pending(within: Any, rows: Iterable[Any]) -> None:
+    """Refuses objects that the session saves itself, so that none is stored twice."""
+    pending = getattr(within, "new", None)
+    if not pending or not isinstance(rows, (list, tuple)):
+        return
+    for row in rows:
+        if not isinstance(row, dict) and row in pending:
+            message = f"{type(row).__name__} is in the session already, which saves it itself"
+            hint = "Leave it out, or take it out of the session with `session.expunge(...)`."
+            raise UsageError(message, hint=hint)
+
+
+@contextmanager
+def _without_warnings_of(rows: Iterable[Any]) -> Iterator[None]:
+    """Leaves out warnings of a flush that it does not save these rows: pgspate saves them."""
+    with warnings.catch_warnings():
+        if isinstance(rows, (list, tuple)):
+            for name in {type(row).__name__ for row in rows}:
+                message = f"Object of type <{re.escape(name)}> not in session"
+                warnings.filterwarnings("ignore", message, SAWarning)
+        yield
 
 
 def _save_with_related(connection: Any, within: Any, rows: Sequence[Any]) -> dict[Any, int]:

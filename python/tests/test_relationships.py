@@ -181,3 +181,20 @@ def test_objects_without_related_objects_are_loaded_over_several_connections(ses
         one.id += 100
         session.expunge(one)
     assert pgspate.sqlalchemy.load(session, Author, stored).rows_written == 2
+
+
+@pytest.mark.filterwarnings("error::sqlalchemy.exc.SAWarning")
+def test_children_of_a_stored_object_are_saved_once_and_without_a_warning(session):
+    author = Author(name="Ada")
+    session.add(author)
+    session.commit()
+    # The reference adds the book to `author.books`, but not to the session.
+    books = [Book(title="A", author=author)]
+    assert pgspate.sqlalchemy.load(session, Book, books, within=session).rows_written == 1
+    session.commit()
+    # A book that is added to the collection is in the session, which would save it, too.
+    author.books.append(Book(title="B"))
+    with pytest.raises(pgspate.UsageError, match="Book is in the session already"):
+        pgspate.sqlalchemy.load(session, Book, author.books, within=session)
+    session.commit()
+    assert session.scalar(sa.select(sa.func.count()).select_from(Book)) == 2

@@ -95,7 +95,7 @@ pub(crate) struct StatusArgs {
     #[command(flatten)]
     pub(crate) stall: ParsedFlags<StallArgs>,
 
-    /// Put back what interrupted loads have changed on tables, such as indexes and options
+    /// Put back what interrupted loads have left: indexes, options, and prepared transactions of Citus
     #[arg(long, conflicts_with = "forget")]
     pub(crate) restore: bool,
 

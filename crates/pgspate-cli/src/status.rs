@@ -7,6 +7,9 @@ use pgspate::ledger::{self, FleetReport, JobStatus, StreamStatus};
 use pgspate::load::LoadWatch;
 use pgspate::numbers::thousands;
 use pgspate::target::connect::Dsn;
+use pgspate::target::shards::{
+    LeftPrepared, LeftPreparedList, PreparedScope, list_prepared, resolve_prepared,
+};
 use pgspate::{Result, care};
 use pgspate_doctor::tune;
 use tokio::runtime::Runtime;
@@ -36,7 +39,9 @@ pub(crate) fn run(args: &StatusArgs, style: TerminalStyle) -> Result<CommandAnsw
         return Ok(CommandAnswer::Yes);
     }
     if args.restore {
-        return restore(args, &dsn, &runtime);
+        let ending = resolve_prepared(&connection.client, PreparedScope::AnyJob);
+        let ended = runtime.block_on(ending)?.ended;
+        return restore(args, ended, &dsn, &runtime);
     }
     let jobs = runtime.block_on(ledger::list_jobs(&connection.client, args.job))?;
     let streams = match args.job {
@@ -51,16 +56,28 @@ pub(crate) fn run(args: &StatusArgs, style: TerminalStyle) -> Result<CommandAnsw
         None => runtime.block_on(tune::outstanding(&connection))?,
         Some(_) => Vec::new(),
     };
+    let prepared = match args.job {
+        None => runtime.block_on(list_prepared(&connection.client))?,
+        Some(_) => LeftPreparedList::default(),
+    };
+    for node in &prepared.unheard_nodes {
+        write_stderr_line(format!("warning: the coordinator could not query {node}"));
+    }
+    let prepared = prepared.transactions;
     if args.json {
         let jobs = jobs.into_iter().map(StatusEntry::Job);
         let mut all: Vec<_> = jobs.chain(streams.into_iter().map(StatusEntry::Stream)).collect();
         all.extend(fleets.into_iter().map(StatusEntry::Fleet));
+        all.extend((!prepared.is_empty()).then_some(StatusEntry::Prepared { prepared }));
         all.extend((!settings.is_empty()).then_some(StatusEntry::Tuned { settings }));
         print_json(&all)?;
         return Ok(CommandAnswer::Yes);
     }
-    let is_empty =
-        jobs.is_empty() && streams.is_empty() && fleets.is_empty() && settings.is_empty();
+    let is_empty = jobs.is_empty()
+        && streams.is_empty()
+        && fleets.is_empty()
+        && settings.is_empty()
+        && prepared.is_empty();
     if is_empty && !args.quiet {
         write_stderr_line("the ledger of this database has no jobs");
     }
@@ -72,6 +89,9 @@ pub(crate) fn run(args: &StatusArgs, style: TerminalStyle) -> Result<CommandAnsw
     }
     for fleet in &fleets {
         write_stdout(render_progress(fleet))?;
+    }
+    for transaction in &prepared {
+        write_stdout(render_prepared(transaction))?;
     }
     if !settings.is_empty() {
         let names = settings.join(", ");
@@ -89,6 +109,10 @@ enum StatusEntry {
     Job(JobStatus),
     Stream(StreamStatus),
     Fleet(FleetReport),
+    /// Transactions that loads have left prepared on the nodes of Citus.
+    Prepared {
+        prepared: Vec<LeftPrepared>,
+    },
     /// Settings of `pgspate tune` that are not put back yet.
     Tuned {
         settings: Vec<String>,
@@ -102,8 +126,9 @@ struct ForgottenJob {
     forgotten: bool,
 }
 
-/// Puts back what interrupted loads have changed on tables.
-fn restore(args: &StatusArgs, dsn: &Dsn, runtime: &Runtime) -> Result<CommandAnswer> {
+/// Puts back what interrupted loads have changed on tables. `ended` is the number of prepared
+/// transactions that were ended before.
+fn restore(args: &StatusArgs, ended: u64, dsn: &Dsn, runtime: &Runtime) -> Result<CommandAnswer> {
     let watch = Arc::new(LoadWatch::default());
     let stopping = Arc::clone(&watch);
     let running = Arc::new(AtomicBool::new(true));
@@ -121,7 +146,11 @@ fn restore(args: &StatusArgs, dsn: &Dsn, runtime: &Runtime) -> Result<CommandAns
     if args.quiet {
         return Ok(CommandAnswer::Yes);
     }
-    if restored.is_empty() {
+    if ended > 0 {
+        let transactions = plural(ended, "prepared transaction");
+        write_stderr_line(format!("{transactions} ended on the nodes, as the ledger says"));
+    }
+    if restored.is_empty() && ended == 0 {
         write_stderr_line("there is nothing to put back");
     }
     for change in &restored {
@@ -175,6 +204,21 @@ fn render(job: &JobStatus) -> String {
         job.started,
         plural(job.rows_written.unsigned_abs(), "row"),
         plural(job.chunks.unsigned_abs(), "chunk"),
+    )
+}
+
+/// Formats a prepared transaction in two lines.
+fn render_prepared(transaction: &LeftPrepared) -> String {
+    let LeftPrepared { host, port, job, name, age_seconds, decision } = transaction;
+    let state = match *decision {
+        "pending" => "its load is still committing",
+        "unknown" => "the ledger has forgotten its job: compare the table with the load's input",
+        _ => "its rows are invisible and its locks stay until `pgspate status --restore`",
+    };
+    let age = long(i64::try_from(*age_seconds).unwrap_or(i64::MAX));
+    format!(
+        "prepared transaction {name}\n  of job {job} on node {host}:{port}, {age} ago, to {decision}; \
+         {state}\n"
     )
 }
 

@@ -14,7 +14,7 @@ use crate::fleet::describe_member;
 use crate::load::{RunSetup, print_json, set_up_run};
 use crate::output::{write_stderr, write_stderr_line, write_stdout};
 use crate::progress::{ProgressLine, ProgressVerb};
-use crate::summary::{added_columns, plural};
+use crate::summary::{added_columns, header_guess, plural};
 
 pub(crate) fn run(args: SyncArgs, style: TerminalStyle) -> Result<CommandAnswer> {
     let SyncArgs { common, options, advise_only } = args;
@@ -53,12 +53,11 @@ pub(crate) fn run(args: SyncArgs, style: TerminalStyle) -> Result<CommandAnswer>
         false => report.is_check && !report.is_same(),
     };
     // With exit status 1, the report is shown in spite of --quiet.
-    if !quiet || (is_no && !json) {
-        write_stderr(match advise_only {
-            true => render_advice(&report, style),
-            false => render(&report, style),
-        });
-    }
+    write_stderr(match (!quiet || (is_no && !json), advise_only) {
+        (false, _) => header_guess(report.header_guess.as_deref(), style),
+        (true, true) => render_advice(&report, style),
+        (true, false) => render(&report, style),
+    });
     Ok(if is_no { CommandAnswer::No } else { CommandAnswer::Yes })
 }
 

@@ -94,10 +94,17 @@ fn headers_are_detected_by_types_names_and_uniqueness() {
         ("city,,\n1,2,3\n", true),
         ("city,,\nrome,2,3\n", false),
         ("id,name\n1,x\n", false),
+        ("city,country\nParis,France\nRome,Italy\n", true),
     ] {
         let sniffed = sniff_whole("x.csv", sample);
         assert_eq!(sniffed.header_doubt.is_some(), is_doubtful, "{sample:?}");
     }
+    let doubt = |sample: &str, known: &[String]| {
+        sniff("x.csv", sample.as_bytes(), true, Some(known), &given).unwrap().header_doubt.is_some()
+    };
+    let known = ["ID", "name"].map(str::to_string);
+    assert!(doubt("person,mail\n", &known) && doubt("apple,red\nbanana,yellow\n", &known));
+    assert!(!doubt("id,Name\n", &known) && !doubt("id,a,b\nx,y,z\n", &known));
     let known = ["ID".to_string(), "name".to_string()];
     let only = sniff("x.csv", b"id,Name\n", true, Some(&known), &given).unwrap();
     assert!(only.header);

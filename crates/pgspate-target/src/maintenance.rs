@@ -179,7 +179,7 @@ impl MaintenanceFacts {
         let failed = || server_error(format!("could not look up table {}", table.sql_name));
         let oid = table.oid;
         let fetch = async |sql| client.fetch_all(sql, &[&oid]).await;
-        let chunks = if table.storage == TableStorage::Chunks { CHUNKS } else { "" };
+        let chunks = if table.storage.is_in_chunks() { CHUNKS } else { "" };
         let facts_sql = FACTS.replace("{chunks}", chunks);
         let (indexes, facts, is_empty, locking_sessions, sequences) = tokio::join!(
             biased;

@@ -15,6 +15,8 @@ pub enum TableStorage {
     /// In the chunks of a TimescaleDB hypertable. Chunks are tables that inherit from the
     /// hypertable.
     Chunks,
+    /// In chunks of a hypertable, some of which are compressed.
+    CompressedChunks,
     /// In tables that Citus keeps on the servers of its cluster: the shards of a distributed table,
     /// or the copies of a reference table.
     Shards,
@@ -30,6 +32,8 @@ pub struct StorageFacts {
     pub description: Option<&'static str>,
     /// Whether `ctid` and `tableoid` identify a row.
     pub has_row_addresses: bool,
+    /// Why rows have no addresses, in words that follow the table's name.
+    pub lack_of_addresses: &'static str,
     /// Whether EXPLAIN accepts a statement that joins the table with a temporary table, and reports
     /// what the statement costs.
     pub explains_joins_with_temporary_tables: bool,
@@ -54,6 +58,7 @@ impl TableStorage {
             extension: None,
             description: None,
             has_row_addresses: true,
+            lack_of_addresses: "",
             explains_joins_with_temporary_tables: true,
             may_set_key: true,
             is_measured_here: true,
@@ -61,14 +66,24 @@ impl TableStorage {
             lanes_wait_for_new_parts: false,
             hides_sqlstate_of_violations: false,
         };
+        let chunks = StorageFacts {
+            extension: Some("TimescaleDB"),
+            description: Some("in chunks of TimescaleDB: keys stay, indexes can be dropped"),
+            can_restore_keys: false,
+            lanes_wait_for_new_parts: true,
+            ..plain
+        };
         match self {
             TableStorage::Plain => plain,
-            TableStorage::Chunks => StorageFacts {
-                extension: Some("TimescaleDB"),
-                description: Some("in chunks of TimescaleDB: keys stay, indexes can be dropped"),
-                can_restore_keys: false,
-                lanes_wait_for_new_parts: true,
-                ..plain
+            TableStorage::Chunks => chunks,
+            TableStorage::CompressedChunks => StorageFacts {
+                description: Some(
+                    "in chunks of TimescaleDB, some of them compressed: keys stay, indexes can be \
+                     dropped, and rows are found by key",
+                ),
+                has_row_addresses: false,
+                lack_of_addresses: "has compressed chunks",
+                ..chunks
             },
             TableStorage::Shards => StorageFacts {
                 extension: Some("Citus"),
@@ -76,6 +91,7 @@ impl TableStorage {
                     "on the nodes of Citus: commits wait for the disk, and rows are found by key",
                 ),
                 has_row_addresses: false,
+                lack_of_addresses: "is on several servers",
                 explains_joins_with_temporary_tables: false,
                 may_set_key: false,
                 is_measured_here: false,
@@ -85,21 +101,37 @@ impl TableStorage {
         }
     }
 
+    /// Returns whether TimescaleDB stores the rows.
+    pub const fn is_in_chunks(self) -> bool {
+        matches!(self, TableStorage::Chunks | TableStorage::CompressedChunks)
+    }
+
     /// Reads where the rows of the table with this oid are stored.
     ///
     /// # Errors
     /// The driver's error, if the server refuses a query or the connection fails.
     pub async fn read(client: &Client, oid: u32) -> Result<TableStorage, tokio_postgres::Error> {
-        let catalogs = CATALOGS.replace("{is_trusted}", &is_trusted_sql("c.relowner"));
-        let catalogs = client.fetch_one(&catalogs, &[]).await?;
-        for (nth, storage, sql) in
-            [(0, TableStorage::Shards, IN_CITUS), (1, TableStorage::Chunks, IN_TIMESCALEDB)]
-        {
-            if catalogs.get(nth) && client.fetch_one(sql, &[&oid]).await?.get(0) {
-                return Ok(storage);
-            }
+        let (has_shards, has_chunks) = TableStorage::find_extensions(client).await?;
+        if has_shards && client.fetch_one(IN_CITUS, &[&oid]).await?.get(0) {
+            return Ok(TableStorage::Shards);
+        }
+        if has_chunks && let Some(row) = client.fetch_opt(IN_TIMESCALEDB, &[&oid]).await? {
+            return Ok(match row.get(0) {
+                true => TableStorage::CompressedChunks,
+                false => TableStorage::Chunks,
+            });
         }
         Ok(TableStorage::Plain)
+    }
+
+    /// Returns whether Citus and whether TimescaleDB may store rows of this database.
+    ///
+    /// # Errors
+    /// The driver's error, if the server refuses the query or the connection fails.
+    pub async fn find_extensions(client: &Client) -> Result<(bool, bool), tokio_postgres::Error> {
+        let catalogs = CATALOGS.replace("{is_trusted}", &is_trusted_sql("c.relowner"));
+        let catalogs = client.fetch_one(&catalogs, &[]).await?;
+        Ok((catalogs.get(0), catalogs.get(1)))
     }
 }
 
@@ -117,7 +149,11 @@ select to_regclass('pg_catalog.pg_dist_partition') is not null,
 const IN_CITUS: &str = "select exists (select from pg_catalog.pg_dist_partition \
                         where logicalrelid::oid = $1::oid)";
 
-const IN_TIMESCALEDB: &str = "select exists (select from _timescaledb_catalog.hypertable h \
+/// Whether a chunk of the hypertable is compressed. No row for another table.
+const IN_TIMESCALEDB: &str = "select exists (select from timescaledb_information.chunks k \
+                              where k.hypertable_schema = n.nspname \
+                                and k.hypertable_name = c.relname and k.is_compressed) \
+                              from _timescaledb_catalog.hypertable h \
                               join pg_class c on c.relname = h.table_name \
                               join pg_namespace n on n.oid = c.relnamespace \
-                              and n.nspname = h.schema_name where c.oid = $1::oid)";
+                              and n.nspname = h.schema_name where c.oid = $1::oid";

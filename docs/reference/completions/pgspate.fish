@@ -72,9 +72,9 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l generation -d '
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l members -d 'The number of members; by default the size of the array of jobs' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l member -d 'This member\'s number, from 0; auto: the index in the array of jobs, as AWS Batch, Kubernetes, Cloud Run or Slurm sets it; `{member}` in a source stands for it' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l connections -d 'Open at most this many connections, over all members of the fleet' -r
-complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l format -d 'Read this format [default: detected from name and content]' -r -f -a "csv\t'Delimited, quoted as COPY\'s csv'
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l format -d 'Read this format [default: detected from name and content]' -r -f -a "csv\t'Delimited, quoted as in COPY\'s csv format'
 tsv\t'Delimited by tabs'
-text\t'COPY\'s text: tabs, \\N and backslash escapes'
+text\t'COPY\'s text format: tabs, \\N and backslash escapes'
 json\t'One object per line, or an array of objects'
 parquet\t'Parquet'
 arrow\t'Arrow IPC, file or stream'"
@@ -131,9 +131,9 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l generation -d '
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l members -d 'The number of members; by default the size of the array of jobs' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l member -d 'This member\'s number, from 0; auto: the index in the array of jobs, as AWS Batch, Kubernetes, Cloud Run or Slurm sets it; `{member}` in a source stands for it' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l connections -d 'Open at most this many connections, over all members of the fleet' -r
-complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l format -d 'Read this format [default: detected from name and content]' -r -f -a "csv\t'Delimited, quoted as COPY\'s csv'
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l format -d 'Read this format [default: detected from name and content]' -r -f -a "csv\t'Delimited, quoted as in COPY\'s csv format'
 tsv\t'Delimited by tabs'
-text\t'COPY\'s text: tabs, \\N and backslash escapes'
+text\t'COPY\'s text format: tabs, \\N and backslash escapes'
 json\t'One object per line, or an array of objects'
 parquet\t'Parquet'
 arrow\t'Arrow IPC, file or stream'"
@@ -277,7 +277,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand fleet" -s q -l quiet -d 
 complete -c pgspate -n "__fish_pgspate_using_subcommand fleet" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l to -d 'Connect to the database with the ledger, by URL or key=value; by default as for load' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l stall-timeout -d 'Drop a connection on which nothing arrives for this long' -r
-complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l restore -d 'Put back what interrupted loads have changed on tables, such as indexes and options'
+complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l restore -d 'Put back what interrupted loads have left: indexes, options, and prepared transactions of Citus'
 complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l forget -d 'Forget the job: its rows stay, and its sources can be loaded again'
 complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l json -d 'Print the jobs as JSON on stdout'
 complete -c pgspate -n "__fish_pgspate_using_subcommand status" -s q -l quiet -d 'Print errors and results only'

@@ -81,6 +81,8 @@ fn safety() -> Vec<Flag<LoadOptions>> {
         value("changed", "ACTION", changed(), |it: &mut LoadOptions, action| it.changed = action)
             .default("error")
             .help("Refuse, leave out or load again files that have changed since they were loaded"),
+        switch("allow-empty", |it: &mut LoadOptions| it.may_empty = true)
+            .help("With --replace, allow an input without rows to empty the table"),
         switch("restart", |it: &mut LoadOptions| it.restart = true)
             .help("Start over and ignore earlier runs in the ledger; the rows of these runs stay"),
         switch("no-ledger", |it: &mut LoadOptions| it.plan.no_ledger = true)

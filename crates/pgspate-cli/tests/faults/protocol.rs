@@ -205,10 +205,12 @@ impl CommitDetector {
 /// clause `on commit` of a temporary table do not count.
 fn contains_commit(sql: &[u8]) -> bool {
     let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_' || *byte >= 0x80;
-    let mut before: &[u8] = b"";
-    sql.split(|byte| !is_part(byte)).filter(|word| !word.is_empty()).any(|word| {
-        let follows_on = std::mem::replace(&mut before, word).eq_ignore_ascii_case(b"on");
-        word.eq_ignore_ascii_case(b"commit") && !follows_on
+    sql.split(|&byte| byte == b';').any(|statement| {
+        let mut before: &[u8] = b"";
+        statement.split(|byte| !is_part(byte)).filter(|word| !word.is_empty()).any(|word| {
+            let follows_on = std::mem::replace(&mut before, word).eq_ignore_ascii_case(b"on");
+            word.eq_ignore_ascii_case(b"commit") && !follows_on
+        })
     })
 }
 
@@ -242,7 +244,9 @@ mod tests {
             CommitDetector::default().is_commit(&read)
         };
         assert!(is_commit(b'Q', b"set local synchronous_commit to off; COMMIT\0"));
+        assert!(is_commit(b'Q', b"set local synchronous_commit to on; commit\0"));
         assert!(is_commit(b'Q', b"commit and chain\0"));
+        assert!(!is_commit(b'Q', b"create temporary table t () on commit drop\0"));
         assert!(!is_commit(b'Q', b"set synchronous_commit = off\0"));
         assert!(!is_commit(b'd', b"commit"));
         let mut commits = CommitDetector::default();

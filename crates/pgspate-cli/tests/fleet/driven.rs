@@ -188,12 +188,36 @@ fn of_two_attempts_the_one_with_the_receipt_counts() {
     }
 }
 
+/// Only a part of which another attempt has a receipt has losers. A part that no receipt names was
+/// written, and its receipt was lost on its way.
+#[test]
+fn a_part_whose_receipt_is_lost_is_not_left_out() {
+    let scene = DriverScene::new();
+    let ticket = scene.begin(Some("job")).unwrap();
+    let receipts: Vec<_> = (0..15).map(|part| scene.write(&ticket, part, 1, 1)).collect();
+    let error = scene.complete(&ticket, &receipts[..14]).unwrap_err();
+    let of = format!("part 14 of job {} \"job\" is written, but there is no receipt", ticket.job);
+    assert!(error.to_string().starts_with(&of), "{error}");
+    assert!(error.hint_text().unwrap().starts_with("Hand over a receipt of each part."));
+    let error = scene.complete(&ticket, &receipts[1..2]).unwrap_err().to_string();
+    assert!(error.starts_with("parts 0, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 4 more of job"), "{error}");
+    assert!(scene.complete(&ticket, &[]).is_err());
+    assert_eq!(scene.ids(), "-1");
+    // A driver that means to leave it out begins again.
+    let ticket = scene.begin(Some("job")).unwrap();
+    let receipt = scene.write(&ticket, 0, 1, 1);
+    assert_eq!(scene.complete(&ticket, &[receipt]).unwrap().rows_in, 1);
+}
+
 #[test]
 fn a_refused_part_or_a_refused_row_leaves_the_table_unchanged() {
     let scene = DriverScene::new();
     let ticket = scene.begin(None).unwrap();
-    let error = scene.write_csv(&ticket, 0, "id\n1\nx\n").unwrap_err();
+    let error = scene.write_csv(&ticket, 5, "id\n1\nx\n").unwrap_err();
     assert_eq!(error.sqlstate().unwrap().code(), "22P02");
+    assert!(error.to_string().starts_with("could not write part 5 of job"), "{error}");
+    let place = error.place().unwrap();
+    assert_eq!((place.line, place.column.as_deref()), (Some(3), Some("id")));
     // The key is in the table already.
     let taken = scene.write(&ticket, 0, -1, 3);
     let error = scene.complete(&ticket, std::slice::from_ref(&taken)).unwrap_err();
@@ -215,8 +239,10 @@ fn a_driver_that_runs_again_writes_a_named_job_once() {
     let ticket = scene.begin(Some("nightly")).unwrap();
     assert_eq!((ticket.job, ticket.fence), (zombie.job, zombie.fence + 1));
     let fresh = scene.write(&ticket, 0, 1, 3);
+    let woken = scene.write_csv(&zombie, 1, "id\n9\n").unwrap_err();
+    assert!(woken.to_string().ends_with("was begun again, completed or aborted"), "{woken}");
     for refused in [
-        scene.write_csv(&zombie, 1, "id\n9\n").unwrap_err(),
+        woken,
         scene.complete(&zombie, std::slice::from_ref(&stale)).unwrap_err(),
         scene.complete(&ticket, &[stale]).unwrap_err(),
     ] {

@@ -34,16 +34,46 @@ fn a_job_replaces_the_rows_and_keeps_them_if_it_fails() {
     let error = scene.complete(&ticket, &twice).unwrap_err();
     assert_eq!(error.sqlstate().unwrap().code(), "23505");
     assert_eq!(scene.ids(), "-1");
-    let [first, _] = twice;
-    let report = scene.complete(&ticket, &[first]).unwrap();
-    assert_eq!((report.inserted, report.losers), (3, 1));
-    assert_eq!(scene.ids(), "1 2 3");
+    let ([first, _], other) = (twice, scene.write(&ticket, 1, 4, 4));
+    let report = scene.complete(&ticket, &[first, other]).unwrap();
+    assert_eq!((report.inserted, report.losers), (4, 1));
+    assert_eq!(scene.ids(), "1 2 3 4");
     scene.assert_clean();
-    // A job without rows empties the table.
-    let ticket = scene.begin_with(None, replacing(), None).unwrap();
-    let empty = scene.write_csv(&ticket, 0, "id\n").unwrap();
-    assert_eq!(scene.complete(&ticket, &[empty]).unwrap().rows_written, 0);
-    assert_eq!(scene.case.value("select count(*) from t"), "0");
+}
+
+/// A driver that has lost its tasks, or found no files, has no rows. Only by a word of its own does
+/// it empty the table.
+#[test]
+fn a_job_without_rows_empties_the_table_only_if_allowed() {
+    let allowed = FleetJobOptions { allow_empty: true, ..replacing() };
+    for has_stage in [false, true] {
+        let scene = DriverScene::new();
+        if has_stage {
+            scene.case.db.run("create view seen as select id from t");
+        }
+        let ticket = begin(&scene, replacing());
+        assert_ne!(ticket.has_shadow, has_stage);
+        let nothing = scene.complete(&ticket, &[]).unwrap_err();
+        let empty = scene.write_csv(&ticket, 0, "id\n").unwrap();
+        let no_rows = scene.complete(&ticket, std::slice::from_ref(&empty)).unwrap_err();
+        for error in [nothing, no_rows] {
+            assert_eq!(error.kind(), ErrorKind::Plan);
+            assert!(error.chain().contains("there are no rows to put in"), "{error:?}");
+            assert!(error.hint_text().unwrap().contains("`--allow-empty`"), "{error:?}");
+        }
+        assert_eq!(scene.ids(), "-1");
+        // The same job, begun again with another word.
+        let ticket = begin(&scene, allowed.clone());
+        assert_eq!(scene.complete(&ticket, &[]).unwrap().rows_written, 0);
+        assert_eq!(scene.case.value("select count(*) from t"), "0");
+        // A table without rows loses none.
+        let ticket = scene.begin_with(None, replacing(), None).unwrap();
+        let empty = scene.write_csv(&ticket, 0, "id\n").unwrap();
+        assert_eq!(scene.complete(&ticket, &[empty]).unwrap().rows_written, 0);
+    }
+    let appending = FleetJobOptions { allow_empty: true, ..by_job() };
+    let error = DriverScene::new().begin_with(None, appending, None).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Usage);
 }
 
 /// The new rows take the place of the old ones with everything that belongs to the table. Rows of
@@ -409,7 +439,7 @@ fn tables_that_cannot_be_written_in_this_way_are_refused() {
     let ticket = begin(&scene, replacing());
     let receipt = scene.write(&ticket, 0, 1, 2);
     let error = scene.complete(&ticket, &[]).unwrap_err();
-    assert!(error.to_string().contains("but there is no receipt"), "{error}");
+    assert!(error.to_string().contains("but there is no receipt of it"), "{error}");
     scene
         .case
         .db
@@ -492,4 +522,21 @@ fn begin_stage(scene: &DriverScene) -> FleetTicket {
     let ticket = scene.begin_with(None, by_job(), None).unwrap();
     assert!(!ticket.has_shadow);
     ticket
+}
+
+/// A task that sleeps while its job ends finds neither stage nor shadow, and is told why.
+#[test]
+fn a_task_that_wakes_after_its_job_is_told_so() {
+    for options in [by_job(), replacing(), by_task(false)] {
+        let scene = DriverScene::new();
+        let ticket = begin(&scene, options);
+        let error = scene.write_csv(&ticket, 0, "id\n1\nx\n").unwrap_err();
+        let place = error.place().unwrap();
+        assert_eq!((place.line, place.column.as_deref()), (Some(3), Some("id")));
+        let receipt = scene.write(&ticket, 0, 1, 2);
+        scene.complete(&ticket, &[receipt]).unwrap();
+        let error = scene.write_csv(&ticket, 1, "id\n9\n").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Ledger, "{error:?}");
+        assert!(error.to_string().contains("begun again, completed or aborted"), "{error:?}");
+    }
 }

@@ -107,7 +107,8 @@ fn a_value_that_does_not_fit_an_added_column_is_refused_with_a_hint() {
       at: t.csv, line 20002, byte 217788, column "code"
 
     hint: Column "code" was added as bigint, because of the first rows. If this value is
-          … right: `alter table public.t alter column code type text`.
+          … right: `alter table public.t alter column code type text`. Column "code" of
+          … public.t was added and stays.
     "#);
     // The column stays, and the statement of the hint helps.
     case.db.run("alter table public.t alter column code type text");
@@ -277,4 +278,17 @@ fn a_key_that_the_sample_lacks_is_added_by_its_type() {
     let args = "t.json --table t --no-delete --add-columns --type late=int";
     finish(spawn(sync.args(args.split(' ')))).success();
     assert_eq!(case.value("select max(late) from t where id = 40000"), "5");
+}
+
+/// Columns are added before the first row, and other sessions may use them at once.
+#[test]
+fn a_failed_load_says_that_its_columns_stay() {
+    let case = LoadCase::new("create table t (id int primary key)");
+    case.put("t.csv", "id,note,size\n1,a,2\n1,b,3\n");
+    let run = case.load("t.csv --add-columns --quiet");
+    assert!(run.refusal().contains("Columns \"note\", \"size\" of public.t were added"));
+    assert_eq!(case.columns(), "id integer, note text, size bigint");
+    case.put("t.csv", "id,more\nx,1\n");
+    let run = case.load("t.csv --add-columns --quiet --header yes");
+    assert!(run.refusal().contains("Column \"more\" of public.t was added and stays."));
 }

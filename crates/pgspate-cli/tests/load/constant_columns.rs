@@ -161,6 +161,13 @@ fn another_constant_is_another_load_of_the_same_file() {
         let said = case.refusal(&format!("t.csv --table t {args}"));
         assert!(said.contains("with other options"), "{said}");
     }
+    // A value of each run is for the files that are new in it.
+    case.put("u.csv", "id,day\n9,2024-03-03\n");
+    let next = case.load("t.csv u.csv --table t --set tenant=9 --changed skip").success();
+    assert!(next.contains("2 files: 1 new, 1 skipped as loaded"), "{next}");
+    assert_eq!(case.value("select count(*) || ' ' || max(tenant) from t"), "4 9");
+    case.load("t.csv --table t --set tenant=10 --changed skip").success();
+    assert_eq!(case.value("delete from t where tenant = 9 returning id"), "9");
     case.load("t.csv --table t --quiet --set tenant=8 --restart").success();
     assert_eq!(case.value("select string_agg(distinct tenant::text, ' ') from t"), "7 8");
 }

@@ -105,3 +105,36 @@ fn columns_of_a_table_created_from_json_are_the_named_keys() {
     case.load("t.json --create --columns a,b").success();
     assert_eq!(case.columns(), "a bigint, b text");
 }
+
+/// Types and a key of a table that exists are not changed. A load that runs every night says so
+/// only if the table has others.
+#[test]
+fn choices_that_the_table_does_not_have_are_told() {
+    let case = LoadCase::new("");
+    case.put("t.csv", "id,price\n1,2.5\n");
+    let args = "t.csv --create --type price=numeric(10,2) --primary-key id --quiet --json";
+    let warnings = |args: &str| {
+        let run = case.load(&format!("{args} --restart"));
+        let report: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
+        serde_json::from_value::<Vec<String>>(report["warnings"].clone()).unwrap()
+    };
+    assert_eq!(warnings(args), Vec::<String>::new());
+    case.db.run("delete from t");
+    assert_eq!(warnings(args), Vec::<String>::new());
+    case.db.run("delete from t; alter table t alter price type numeric(8,1)");
+    assert_eq!(
+        warnings(args),
+        ["`--type` has no effect on column \"price\", which public.t has as numeric(8,1)"]
+    );
+    case.db.run("delete from t; alter table t alter price type text, drop constraint t_pkey");
+    assert_eq!(
+        warnings(args),
+        [
+            "`--type` has no effect on column \"price\", which public.t has as text",
+            "`--primary-key` has no effect: public.t exists, and has no primary key"
+        ]
+    );
+    case.db.run("delete from t; alter table t add primary key (price, id)");
+    let said = warnings(args).pop().unwrap();
+    assert!(said.ends_with("and has the primary key (price, id)"), "{said}");
+}

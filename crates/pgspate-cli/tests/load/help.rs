@@ -144,6 +144,9 @@ fn help_lists_all_options() {
 
               [default: error]
 
+          --allow-empty
+              With --replace, allow an input without rows to empty the table
+
           --restart
               Start over and ignore earlier runs in the ledger; the rows of these runs stay
 

@@ -73,7 +73,7 @@ fn afterwards_the_table_holds_the_input_and_nothing_else() {
     case.load("t.csv --table t --replace").success();
     assert_eq!(list_ids(&case, "t"), "3 4");
     case.put("none.csv", "id\n");
-    case.load("none.csv --table t --replace --header yes --format csv").success();
+    case.load("none.csv --table t --replace --header yes --format csv --allow-empty").success();
     assert_eq!(case.rows("t").len(), 0);
     // A replace works without a ledger and from standard input, too.
     case.load("t.csv --table t --replace --no-ledger").success();
@@ -313,4 +313,31 @@ fn appended_rows_appear_at_once() {
     case.put("t.csv", rows);
     let load = spawn(&mut case.load_command("t.csv --table t --atomic --header no --quiet"));
     check_answers_during_load(&case, load, "select count(*) from t", &["1", "400000"]);
+}
+
+/// An export that failed has a header and no rows. It does not empty the table.
+#[test]
+fn no_rows_replace_rows_only_if_allowed() {
+    for how in ["--replace", "--replace=swap"] {
+        let case = LoadCase::new("create table t (id int, note text); insert into t values (1)");
+        case.put("t.csv", "id,note\n");
+        let said = case.refusal(&format!("t.csv {how}"));
+        assert_eq!(
+            said,
+            "error: could not load \"t.csv\" into public.t\n  \
+             caused by: there are no rows to put in the place of the table's rows\n\n\
+             hint: The table is unchanged. Use `--allow-empty` if it is to be emptied.\n"
+        );
+        // Rows that are all rejected are none, either.
+        case.put("bad.csv", "id,note\nx,a\n");
+        if how == "--replace=swap" {
+            let bad = case.load("bad.csv --table t --replace=swap --rejects r.csv --quiet");
+            assert!(bad.refusal().contains("there are no rows to put"), "{}", bad.stderr);
+        }
+        assert_eq!(list_ids(&case, "t"), "1");
+        case.load(&format!("t.csv {how} --allow-empty")).success();
+        assert_eq!(case.value("select count(*) from t"), "0");
+        // A table without rows loses none.
+        case.load(&format!("t.csv {how} --restart")).success();
+    }
 }

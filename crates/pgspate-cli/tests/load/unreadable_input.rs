@@ -169,17 +169,21 @@ fn bytes_that_are_not_utf8_are_refused() {
 fn a_zero_byte_is_refused() {
     let case = new_case();
     case.put("t.csv", b"id,name,qty\n1,a,1\n2,b\0,2\n4,d,4\n");
-    assert_snapshot!(case.refusal("t.csv"), @"
+    assert_snapshot!(case.refusal("t.csv"), @r"
     error: could not detect the format of the input: it contains NUL bytes, so it is not
           … text
       at: t.csv
 
-    hint: Name the format with `--format csv`, `text`, `json`, `parquet` or `arrow`.
+    hint: Name the format with `--format csv`, `text`, `json`, `parquet` or `arrow`. If it
+          … is text with stray NUL bytes, `tr -d '\000'` removes them.
     ");
     assert_snapshot!(case.refusal("t.csv --format csv"), @r#"
     error: could not load "t.csv" into public.t
       caused by: invalid byte sequence for encoding "UTF8": 0x00 (SQLSTATE 22021)
       at: t.csv, line 3, byte 18
+
+    hint: No text of PostgreSQL has NUL bytes. `tr -d '\000'` removes them, and `--rejects
+          … FILE` sets such rows aside.
     "#);
 }
 

@@ -31,6 +31,9 @@ pub(crate) fn refusal(sql: &str) -> Option<&'static str> {
     if sql.contains(&format!("select from {TABLE}")) {
         return Some("a column definition list is required for functions returning record");
     }
+    if sql.contains("::record operator(pg_catalog.*<>) ") {
+        return Some("operator does not exist: numeric pg_catalog.*<> numeric");
+    }
     let has_temporary_table = sql.contains("pg_temp.");
     if has_temporary_table && sql.starts_with("explain") {
         return Some("relation is not distributed");

@@ -10,6 +10,7 @@ mod fake_cluster;
 #[allow(dead_code, reason = "other tests use the rest of this module")]
 #[path = "../faults/plan.rs"]
 mod plan;
+mod prepared_on_nodes;
 #[allow(dead_code, reason = "other tests use the rest of this module")]
 #[path = "../faults/protocol.rs"]
 mod protocol;

@@ -8,9 +8,10 @@ use crate::proxy::Proxy;
 use crate::run::{ask, finish, spawn};
 use crate::support::LoadCase;
 
+/// The amounts are compared byte by byte, because their type has no scale.
 const CREATE_TABLE: &str = "\
 drop table if exists public.spread;
-create table public.spread (id int primary key, grp int, name text, amount numeric(10,2));
+create table public.spread (id int primary key, grp int, name text, amount numeric);
 create index spread_grp on public.spread (grp)";
 
 /// A server with the table `public.spread`.
@@ -185,9 +186,26 @@ fn all_commands_write_to_a_real_citus() {
 #[test]
 fn all_commands_write_to_a_real_hypertable() {
     let spread = "select create_hypertable('public.spread', by_range('id', 3))";
-    let Some(server) = ServerWithTable::from_environment("PGSPATE_TEST_TIMESCALE_DSN", spread)
-    else {
-        return;
-    };
-    write_with_all_commands(&server);
+    let server = || ServerWithTable::from_environment("PGSPATE_TEST_TIMESCALE_DSN", spread);
+    let Some(plain) = server() else { return };
+    write_with_all_commands(&plain);
+    write_to_compressed_chunks(&server().unwrap());
+}
+
+/// Syncs and applies to a hypertable whose chunks are compressed.
+fn write_to_compressed_chunks(server: &ServerWithTable) {
+    let first = "1,1,a,1.00 2,1,b,2.50 3,2,c,3.00 4,2,d,4.00";
+    let second = "2,1,b,2.50 3,2,C,3.00 5,2,e,5.00 6,3,f,6.00";
+    server.case.put("first.csv", csv(first));
+    server.case.put("second.csv", csv(second));
+    let compress =
+        "select count(compress_chunk(chunk, true)) from show_chunks('public.spread') chunk";
+    let table = "--table public.spread --quiet";
+    ask(&server.test_dsn, "alter table public.spread set (timescaledb.compress)");
+    server.run("load", &format!("first.csv {table}"));
+    ask(&server.test_dsn, compress);
+    sync_all_scopes(server, table, first, second);
+    ask(&server.test_dsn, compress);
+    apply_events(server);
+    ask(&server.test_dsn, "drop table public.spread");
 }

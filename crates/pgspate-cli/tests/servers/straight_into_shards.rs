@@ -10,12 +10,12 @@ use crate::fake_cluster::FakeCluster;
 use crate::run::{Run, command, finish, session, spawn, wait_until};
 
 /// Large enough that rows go straight into shards.
-const ROWS: u32 = 60_000;
-const ALL_ROWS: &str = "60000 rows, 60000 ids, 0 misplaced";
-const NO_ROWS: &str = "0 rows, 0 ids, 0 misplaced";
+pub(crate) const ROWS: u32 = 60_000;
+pub(crate) const ALL_ROWS: &str = "60000 rows, 60000 ids, 0 misplaced";
+pub(crate) const NO_ROWS: &str = "0 rows, 0 ids, 0 misplaced";
 
 /// A folder with a file for the table `spread`.
-struct LoadFolder(TempDir);
+pub(crate) struct LoadFolder(TempDir);
 
 impl LoadFolder {
     /// Writes [`ROWS`] rows of which the last one has `last` as its amount.
@@ -30,38 +30,52 @@ impl LoadFolder {
         folder
     }
 
-    fn new() -> LoadFolder {
+    pub(crate) fn new() -> LoadFolder {
         LoadFolder::with_last_amount("12.50")
     }
 
     /// Returns a load of the file with `args`, split at spaces.
     fn load(&self, cluster: &FakeCluster, args: &str) -> Command {
-        let to = cluster.dsn();
-        let start = ["load", "rows.csv", "--table", "spread", "--to", &to, "--analyze", "never"];
+        self.load_to(&cluster.dsn(), args)
+    }
+
+    /// Returns a load of the file by this connection string.
+    pub(crate) fn load_to(&self, to: &str, args: &str) -> Command {
+        let start = ["load", "rows.csv", "--table", "spread", "--to", to, "--analyze", "never"];
         let mut command = command(self.0.path(), &start);
         command.arg("--into-shards").args(args.split_whitespace());
         command
     }
 
-    fn run(&self, cluster: &FakeCluster, args: &str) -> Run {
+    /// Runs another command of pgspate on the cluster.
+    pub(crate) fn run_other(&self, cluster: &FakeCluster, args: &str) -> Run {
+        let args: Vec<&str> = args.split_whitespace().collect();
+        let mut command = command(self.0.path(), &args);
+        finish(spawn(command.args(["--to", &cluster.dsn()])))
+    }
+
+    pub(crate) fn run(&self, cluster: &FakeCluster, args: &str) -> Run {
         finish(spawn(&mut self.load(cluster, args)))
     }
 
     /// Loads, and checks that each row is in its shard once.
     #[track_caller]
-    fn load_all(&self, cluster: &FakeCluster, args: &str) -> Run {
+    pub(crate) fn load_all(&self, cluster: &FakeCluster, args: &str) -> Run {
         let run = self.run(cluster, args);
         assert_eq!(run.status, Some(0), "{}", run.stderr);
-        assert_eq!(cluster.rows_in_shards(), ALL_ROWS);
-        assert_eq!(
-            (cluster.rows_by_coordinator(), cluster.prepared()),
-            (0.to_string(), 0.to_string())
-        );
+        check_all(cluster);
         run
     }
 }
 
-fn no_rules(_: &str) -> Option<&'static str> {
+/// Checks that each row is in its shard once, and that no transaction is left.
+#[track_caller]
+pub(crate) fn check_all(cluster: &FakeCluster) {
+    assert_eq!(cluster.rows_in_shards(), ALL_ROWS);
+    assert_eq!((cluster.rows_by_coordinator(), cluster.prepared()), ("0".into(), "0".into()));
+}
+
+pub(crate) fn no_rules(_: &str) -> Option<&'static str> {
     None
 }
 
@@ -88,6 +102,14 @@ fn a_node_that_cannot_prepare_leaves_the_rows_to_the_coordinator() {
     assert_eq!(cluster.rows_in_shards(), NO_ROWS);
     assert_eq!(cluster.rows_by_coordinator(), ROWS.to_string());
     assert_eq!(cluster.prepared(), "0");
+}
+
+#[test]
+fn a_node_without_prepared_transactions_is_found_when_planning() {
+    let (cluster, folder) = (FakeCluster::start_without_prepare(), LoadFolder::new());
+    let plan = folder.run(&cluster, "--plan").stdout;
+    let reason = "by the coordinator: max_prepared_transactions is 0 on node 127.0.0.1:";
+    assert!(plan.contains(reason), "{plan}");
 }
 
 #[test]

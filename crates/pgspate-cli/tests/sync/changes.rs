@@ -105,8 +105,8 @@ fn the_summary_counts_changes_and_gives_advice() {
           … pg_temp.pgspate_stage) s on t.meter operator(pg_catalog.=) s.meter and t.at
           … operator(pg_catalog.=) s.at where t."pgspate tid" is null or s."pgspate staged"
           … is null or ((t.note operator(pg_catalog.=) s.note) is not true and (t.note is
-          … not null or s.note is not null) or row(t.value)::record
-          … operator(pg_catalog.*<>) row(s.value)::record);
+          … not null or s.note is not null) or pg_catalog.record_image_ne(row(t.value),
+          … row(s.value)));
     delete from public.t t using (select * from pg_temp.pgspate_diff) s where t.ctid
           … operator(pg_catalog.=) s."pgspate tid" and t.tableoid operator(pg_catalog.=)
           … s."pgspate part" and not s."pgspate stays";

@@ -76,6 +76,24 @@ fn a_source_without_rows_is_refused() {
     assert_eq!(counts(&case, all), [0, 0, 10, 0]);
 }
 
+/// A header that is taken for a row would be inserted, and all other rows deleted.
+#[test]
+fn one_line_that_may_be_a_header_is_refused() {
+    let case = LoadCase::new("create table t (id text primary key, n text)");
+    case.put("t.csv", "person,number\n");
+    for args in ["", "--columns id,n"] {
+        let said = sync_and_expect_refusal(&case, &format!("t.csv --scope all {args}"));
+        assert!(said.contains("there is only one line"), "{said}");
+    }
+    case.put("u.csv", "apple,red\nbanana,yellow\n");
+    let created = "u.csv --scope all --create --primary-key apple --quiet --json";
+    let run = sync(&case, created);
+    assert!(run.stderr.starts_with("warning: the first line was taken for"), "{}", run.stderr);
+    let report: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!(report["warnings"].as_array().unwrap().len(), 1);
+    assert!(report["input"].to_string().contains("header yes:"), "{report}");
+}
+
 #[test]
 fn duplicate_keys_in_the_source_are_refused() {
     let case = new_case();
@@ -104,6 +122,21 @@ fn a_json_key_that_the_first_records_lack_is_refused() {
 
     hint: Name the keys of all records with `--columns a,b,...`.
     "#);
+}
+
+/// The server's place is one in the stage. The place in the source is told, as a load does.
+#[test]
+fn a_refused_value_has_its_place() {
+    let case = new_case();
+    case.put("t.csv", "id,kind,n\n1,a,1\n2,a,x\n3,a,y\n");
+    for args in ["", "--read-ahead always", "--read-ahead never"] {
+        let said = sync_and_expect_refusal(&case, &format!("t.csv --scope all {args}"));
+        assert!(said.contains("at: t.csv, line 3, byte 16, column \"n\""), "{args}: {said}");
+        assert!(!said.contains("pgspate_stage"), "{said}");
+    }
+    let scopes = "t.csv --scope-by kind --lanes 2";
+    let said = sync_and_expect_refusal(&case, scopes);
+    assert!(said.contains("at: t.csv, line 3, byte 16, column \"n\""), "{said}");
 }
 
 #[test]
@@ -170,6 +203,7 @@ fn rows_that_the_table_refuses_are_reported() {
     assert_snapshot!(sync_and_expect_refusal(&case, "bad.csv --table t --no-delete"), @r#"
     error: could not sync public.t with "bad.csv"
       caused by: invalid input syntax for type integer: "x" (SQLSTATE 22P02)
+      at: bad.csv, line 3, byte 16, column "n"
     "#);
 }
 

@@ -69,6 +69,9 @@ fn finding(row: &Row) -> super::Finding {
             );
             format!("select * from pg_stat_replication where pid = {name};")
         }
+        "prepared transaction" if name.starts_with("pgspate:") => {
+            "pgspate status --restore -- on the coordinator, whose ledger knows how it ends".into()
+        }
         "prepared transaction" => {
             format!("rollback prepared '{quoted}'; -- or commit prepared; in its own database")
         }

@@ -21,6 +21,7 @@ mod locked_tables;
 mod not_put_back;
 mod oversized_indexes;
 mod partitions;
+mod parts;
 pub mod picture;
 mod repartition;
 mod row_by_row;
@@ -236,6 +237,7 @@ async fn run_checks(context: &CheckContext<'_>) -> Result<Vec<Finding>> {
         keys::check_foreign_keys,
         row_by_row::check,
         partitions::check,
+        parts::check,
         sequences::check,
     );
     Ok(all)

@@ -6,7 +6,9 @@
 use super::context::{CheckContext, CheckResult};
 use super::finding::{Check, Finding};
 use crate::{Result, tune};
+use pgspate_base::numbers::thousands;
 use pgspate_target::ledger::{self, RecordedChange};
+use pgspate_target::shards::{LeftPrepared, list_prepared};
 
 const NOT_PUT_BACK: Check = Check {
     id: "not-put-back",
@@ -14,6 +16,9 @@ const NOT_PUT_BACK: Check = Check {
     rule: "pgspate's ledger has the old value of everything that pgspate changes; the setting \
            pgspate.tuned exists until all settings are put back",
 };
+
+/// The least age in seconds of a prepared transaction that is reported. A load needs less.
+const PREPARED_SECONDS_MIN: u64 = 60;
 
 /// Shows the settings of ALTER SYSTEM, if the ledger no longer has what `tune` has changed.
 const SHOW_ALTER_SYSTEM: &str =
@@ -31,7 +36,34 @@ pub(super) async fn check(context: &CheckContext<'_>) -> CheckResult {
                 .remedy(format!("grant select on all tables in schema pgspate to {role};")),
         );
     }
+    match list_prepared(context.client).await {
+        Ok(list) => found.extend(list.transactions.iter().filter_map(left_prepared)),
+        Err(error) => found.push(NOT_PUT_BACK.cannot_see(error.to_string())),
+    }
     Ok(NOT_PUT_BACK.findings_or_ok(found, "nothing"))
+}
+
+/// Reports a transaction that is prepared on a node of Citus, unless its load is committing it.
+fn left_prepared(transaction: &LeftPrepared) -> Option<Finding> {
+    let LeftPrepared { host, port, job, name, age_seconds, decision } = transaction;
+    if *age_seconds < PREPARED_SECONDS_MIN || *decision == "pending" {
+        return None;
+    }
+    let text = format!(
+        "a load of job {job} left a transaction prepared on node {host}:{port} {} seconds ago; its \
+         rows are invisible, and its locks stay",
+        thousands(*age_seconds)
+    );
+    let finding = NOT_PUT_BACK
+        .warning(text)
+        .about(format!("prepared transaction {name}"))
+        .count("age", *age_seconds);
+    Some(match *decision {
+        "unknown" => finding
+            .advice("The ledger has forgotten the job. Compare the table with the load's input.")
+            .remedy(format!("rollback prepared '{name}'; -- or commit prepared; on that node")),
+        _ => finding.remedy("pgspate status --restore"),
+    })
 }
 
 async fn collect(context: &CheckContext<'_>, found: &mut Vec<Finding>) -> Result<()> {
@@ -98,4 +130,32 @@ fn tuned_elsewhere(database: &str) -> Finding {
     let advice =
         format!("Run this in database \"{database}\": the ledger there has the old values.");
     NOT_PUT_BACK.warning(text).advice(advice).remedy("pgspate tune --revert")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prepared_transactions_are_reported_unless_their_load_is_committing() {
+        let left = |age_seconds, decision| LeftPrepared {
+            host: "10.0.0.1".to_owned(),
+            port: 5432,
+            job: 3,
+            name: "pgspate:1:2:3:4:5:6".to_owned(),
+            age_seconds,
+            decision,
+        };
+        let finding = left_prepared(&left(1200, "commit")).unwrap();
+        assert_eq!(
+            finding.evidence,
+            "a load of job 3 left a transaction prepared on node 10.0.0.1:5432 1,200 seconds ago; \
+             its rows are invisible, and its locks stay"
+        );
+        assert_eq!(finding.remedy, ["pgspate status --restore"]);
+        let finding = left_prepared(&left(1200, "unknown")).unwrap();
+        assert!(finding.remedy[0].starts_with("rollback prepared 'pgspate:1:2:3:4:5:6';"));
+        assert!(left_prepared(&left(1200, "pending")).is_none());
+        assert!(left_prepared(&left(5, "commit")).is_none());
+    }
 }

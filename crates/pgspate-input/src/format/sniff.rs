@@ -115,8 +115,8 @@ pub struct SniffedFormat {
     pub escape: u8,
     /// Whether the first record names the columns.
     pub header: bool,
-    /// Why the first record may name the columns, although `header` is false: words that complete
-    /// "could not tell whether the first line names the columns: ...".
+    /// Why the first record may be a header, although `header` is false, or a row, although it is
+    /// true: words that complete "could not tell whether the first line names the columns: ...".
     pub header_doubt: Option<&'static str>,
     /// The unquoted text that stands for NULL.
     pub null: String,
@@ -231,7 +231,10 @@ pub fn sniff(
                         .at(InputPlace { source: Some(name.to_owned()), ..Default::default() })
                         .hint(remedy));
                 }
-                return Err(unknown_format_error(name, "it contains NUL bytes, so it is not text"));
+                let error = unknown_format_error(name, "it contains NUL bytes, so it is not text");
+                return Err(error.hint_also(
+                    "If it is text with stray NUL bytes, `tr -d '\\000'` removes them.",
+                ));
             }
             let is_delimiter_known =
                 dialect::sniff_dialect(body, complete, known, given, name, &mut sniffed);

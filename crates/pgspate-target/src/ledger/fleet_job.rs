@@ -402,6 +402,19 @@ pub async fn is_part_sealed(client: &Client, [job, part, xid]: [i64; 3]) -> Resu
     Ok(Some(row.get(0)))
 }
 
+/// Returns whether attempts of this run of the driver can still be sealed: the job is there, not
+/// complete, and was not begun again.
+///
+/// # Errors
+/// [`ErrorKind::Server`] if the ledger cannot be read, [`ErrorKind::Connect`] if the connection
+/// fails.
+pub async fn is_fleet_job_open(client: &Client, begun: &BegunFleetJob) -> Result<bool> {
+    let sql = "select exists (select from pgspate.fleet_job \
+                              where job = $1 and fence = $2 and report is null)";
+    let row = client.fetch_one(sql, &[&begun.job, &begun.fence]).await.map_err(ledger_error())?;
+    Ok(row.get(0))
+}
+
 /// Locks the job's row in the open transaction. Waits for attempts that are sealing, and holds
 /// later ones off. Returns `None` if the job does not exist. The user's search path may be set, so
 /// operators are qualified.

@@ -175,8 +175,8 @@ impl JobIdentity {
         );
         let s = if *rows == 1 { "" } else { "s" };
         Err(Error::new(ErrorKind::Ledger, message).hint(format!(
-            "The table has {rows} row{s} of job {job}. Use the same options. Or load everything \
-             again with `--restart`: then the table has these rows twice. `pgspate sync` and \
+            "The table has {rows} row{s} of job {job}. Use the same options. Or leave such files \
+             out with `--changed skip`. Or load everything again with `--restart`: then the table has these rows twice. `pgspate sync` and \
              `--replace` replace the old version of the rows."
         )))
     }

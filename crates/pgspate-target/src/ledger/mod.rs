@@ -44,8 +44,8 @@ pub use emptied::record_emptied_sql;
 pub use fleet_job::{
     BegunFleetJob, FleetDestination, LockedFleetJob, NewFleetJob, SealedPart, abandoned_fleet_jobs,
     begin_fleet_job, complete_fleet_job, create_job_stage, drop_stage, end_writers, fence_off,
-    find_part, fleet_job_table, is_part_sealed, lock_fence, lock_fleet_job, move_fleet_jobs,
-    read_parts, seal_part, stage_columns, stage_name, take_job_slot,
+    find_part, fleet_job_table, is_fleet_job_open, is_part_sealed, lock_fence, lock_fleet_job,
+    move_fleet_jobs, read_parts, seal_part, stage_columns, stage_name, take_job_slot,
 };
 pub use fleet_status::{
     FailedMember, FleetReport, SlowestMember, forget_fleet, list_fleets, read_fleet,

@@ -216,7 +216,7 @@ async fn forget_replaced(
     }
     // Without the rows of the ledger, nothing says how prepared transactions are to end.
     for job in &jobs {
-        resolve_prepared(client, PreparedScope::Job(*job)).await?;
+        resolve_prepared(client, PreparedScope::ForgottenJob(*job)).await?;
     }
     let sql = "with rejects as (delete from pgspate.reject where job = any($1)), \
                     chunks as (delete from pgspate.ledger where job = any($1)) \

@@ -131,7 +131,7 @@ pub async fn forget_job(client: &Client, job: i64) -> Result<()> {
         )));
     }
     // Only the ledger's rows say that prepared transactions are to be committed.
-    resolve_prepared(client, PreparedScope::Job(job)).await?;
+    resolve_prepared(client, PreparedScope::ForgottenJob(job)).await?;
     shadow::drop_shadow(client, JobId(job)).await?;
     let sql = format!(
         "begin; delete from pgspate.ledger where job = {job}; \

@@ -108,14 +108,15 @@ impl Flavour {
                 "no superuser; extensions must first be allowed in azure.extensions",
             ],
             Flavour::Citus => &[
-                "the checks, sizes and counters are those of this node; for the shards on other \
-                 nodes, run doctor there, too",
-                "COPY into a distributed table is routed by the coordinator, row by row; load \
-                 writes straight into the shards where it can",
+                "sizes and dead rows of shards are those of all nodes (check `parts`); all other \
+                 checks see this node alone, so run doctor on each node",
+                "COPY into a distributed table is routed by the coordinator, row by row; `load \
+                 --into-shards` writes straight into the shards where it can",
                 "unique constraints and keys must contain the distribution column",
             ],
             Flavour::Timescale => &[
-                "a hypertable stores its rows in chunks, which the checks leave alone",
+                "a hypertable stores its rows in chunks; sizes and dead rows of chunks are in the \
+                 check `parts`, and all other checks leave them alone",
                 "rows cannot be written cheaply into compressed chunks: load before compressing",
             ],
         }

@@ -11,8 +11,11 @@ mod prepared;
 use tokio_postgres::{Client, Row};
 
 pub use hash::ColumnHash;
-pub use node::{ShardSession, find_other_server, lock_shards};
-pub use prepared::{PreparedName, PreparedOrigin, PreparedScope, is_coordinator, resolve_prepared};
+pub use node::{ShardSession, find_other_server, is_reached_by_coordinator, lock_shards};
+pub use prepared::{
+    LeftPrepared, LeftPreparedList, PreparedName, PreparedOrigin, PreparedScope, ResolvedPrepared,
+    is_coordinator, list_prepared, resolve_prepared,
+};
 
 use crate::{Result, TargetTable, TypedQuery, server_error};
 

@@ -83,6 +83,15 @@ pub(super) async fn run_on_nodes(
     Ok(rows.iter().map(|row| if row.get(0) { Ok(row.get(1)) } else { Err(row.get(1)) }).collect())
 }
 
+/// Returns whether the coordinator can reach a node now.
+///
+/// # Errors
+/// The errors of the query on the coordinator.
+pub async fn is_reached_by_coordinator(coordinator: &Client, node: &ClusterNode) -> Result<bool> {
+    let answers = run_on_nodes(coordinator, &[node], vec!["select 1".to_owned()]).await?;
+    Ok(answers.iter().all(Result::is_ok))
+}
+
 /// Returns the error for a node that did not answer the coordinator. Retrying may help.
 pub(super) fn node_error(node: &ClusterNode, why: &str) -> Error {
     let message = format!("the coordinator could not query {node}");

@@ -9,6 +9,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use serde::Serialize;
 use tokio_postgres::Client;
 
 use super::ClusterNode;
@@ -105,39 +106,36 @@ enum Decision {
 /// The job whose prepared transactions must be ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PreparedScope {
-    /// This job. All its transactions are ended.
+    /// This job. All its transactions are ended, except those on nodes that the cluster has
+    /// disabled and that cannot be reached.
     Job(i64),
+    /// This job, whose rows in the ledger are about to be deleted. All its transactions are ended.
+    ForgottenJob(i64),
     /// None in particular. Transactions whose decision is not known stay.
     AnyJob,
 }
 
 /// Ends transactions that earlier runs have left prepared on the cluster's nodes, as their jobs'
 /// rows in the ledger say. Until then the rows of a chunk that the ledger has are invisible.
-/// Returns whether the job of `scope` had such transactions. Does nothing in a database without
-/// Citus.
+/// Does nothing in a database without Citus.
 ///
 /// # Errors
 /// [`ErrorKind::Connect`], which is retryable, if a node cannot be reached, or if a transaction of
 /// the job cannot be ended now.
-pub async fn resolve_prepared(client: &Client, scope: PreparedScope) -> Result<bool> {
-    let failed = server_error("could not look up the cluster".to_owned());
-    let sql = "select to_regclass('pg_catalog.pg_dist_node') is not null \
-               and to_regclass('pgspate.ledger') is not null";
-    let has_nodes = client.fetch_one(sql, &[]).await.map_err(failed)?.get::<_, bool>(0);
-    if !has_nodes || !is_coordinator(client).await? {
-        return Ok(false);
+pub async fn resolve_prepared(client: &Client, scope: PreparedScope) -> Result<ResolvedPrepared> {
+    let mut resolved = ResolvedPrepared::default();
+    if !has_prepared_names(client).await? {
+        return Ok(resolved);
     }
     let started = Instant::now();
-    let mut had_prepared = false;
     loop {
-        let found = resolve_once(client, scope).await?;
-        had_prepared |= found.has_own;
+        let is_pending = resolve_once(client, scope, &mut resolved).await?;
         let limit = match scope {
-            PreparedScope::Job(_) => DECISION_TIMEOUT,
             PreparedScope::AnyJob => OTHERS_TIMEOUT,
+            PreparedScope::Job(_) | PreparedScope::ForgottenJob(_) => DECISION_TIMEOUT,
         };
-        if !found.is_pending || (scope == PreparedScope::AnyJob && started.elapsed() > limit) {
-            return Ok(had_prepared);
+        if !is_pending || (scope == PreparedScope::AnyJob && started.elapsed() > limit) {
+            return Ok(resolved);
         }
         if started.elapsed() > limit {
             let message = "an earlier run of this load is still committing";
@@ -160,22 +158,42 @@ pub async fn is_coordinator(client: &Client) -> Result<bool> {
 }
 
 /// What was found among the prepared transactions.
-#[derive(Default)]
-struct PreparedFound {
-    /// Whether transactions of the job were found.
-    has_own: bool,
-    /// Whether one of them has not been decided yet.
-    is_pending: bool,
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ResolvedPrepared {
+    /// Whether the job of the scope had such transactions.
+    pub of_job: bool,
+    /// The number of transactions that were ended.
+    pub ended: u64,
 }
 
-/// Ends those transactions whose decision is known.
-async fn resolve_once(client: &Client, scope: PreparedScope) -> Result<PreparedFound> {
-    let failed = || server_error("could not look up prepared transactions".to_owned());
-    // A node that is disabled may still have transactions of the job.
-    let is_any = scope == PreparedScope::AnyJob;
-    let nodes = "select groupid, nodename::text, nodeport from pg_catalog.pg_dist_node \
-                 where noderole::text = 'primary' and (isactive or not $1)";
-    let rows = client.fetch_all(nodes, &[&is_any]).await.map_err(failed())?;
+/// A prepared transaction, and the node that has it.
+struct PreparedOnNode {
+    node: ClusterNode,
+    name: PreparedName,
+    age_seconds: u64,
+}
+
+/// The nodes, also those that are disabled, and whether each one may have rows of a job. That is
+/// so if the node has shards of the job's table: no shard is moved, and no table is renamed, while
+/// rows in it are prepared. The argument is the job.
+const NODES: &str = "\
+select n.groupid, n.nodename::text, n.nodeport, n.isactive,
+       exists (select from pgspate.job j
+               join pg_catalog.pg_dist_shard s
+                   on s.logicalrelid::oid = to_regclass(j.table_name)::oid
+               join pg_catalog.pg_dist_placement p on p.shardid = s.shardid
+               where j.job = $1 and p.groupid = n.groupid)
+from pg_catalog.pg_dist_node n where n.noderole::text = 'primary'";
+
+/// Returns the prepared transactions of this database's ledger on the cluster's nodes, and the
+/// nodes that did not answer the coordinator, each with the reason. `job` is the job that the
+/// answers matter for.
+async fn find_prepared(
+    client: &Client,
+    job: Option<i64>,
+) -> Result<(Vec<PreparedOnNode>, Vec<(ClusterNode, UnheardNode)>)> {
+    let failed = server_error("could not look up prepared transactions".to_owned());
+    let rows = client.fetch_all(NODES, &[&job]).await.map_err(failed)?;
     let node = |row: &tokio_postgres::Row| ClusterNode {
         group: row.get(0),
         host: row.get(1),
@@ -184,28 +202,66 @@ async fn resolve_once(client: &Client, scope: PreparedScope) -> Result<PreparedF
     let nodes: Vec<ClusterNode> = rows.iter().map(node).collect();
     let prefix = PreparedOrigin::read(client).await?.prefix();
     let list = format!(
-        "select coalesce(pg_catalog.string_agg(gid, ' '), '') from pg_catalog.pg_prepared_xacts \
+        "select coalesce(pg_catalog.string_agg(gid || '=' || greatest(0, \
+             extract(epoch from pg_catalog.clock_timestamp() - prepared)::pg_catalog.int8), ' '), '') \
+         from pg_catalog.pg_prepared_xacts \
          where database operator(pg_catalog.=) pg_catalog.current_database() \
            and pg_catalog.starts_with(gid, '{prefix}')"
     );
     let every: Vec<&ClusterNode> = nodes.iter().collect();
     let answers = run_on_nodes(client, &every, vec![list; nodes.len()]).await?;
-    let mut names_found: Vec<(&ClusterNode, PreparedName)> = Vec::new();
-    for (node, answer) in nodes.iter().zip(answers) {
-        let names = match answer {
-            Ok(names) => names,
-            // Loads that do not depend on the node need not wait for it.
-            Err(_) if is_any => continue,
-            Err(why) => return Err(node_error(node, &why)),
-        };
-        names_found
-            .extend(names.split(' ').filter_map(|name| Some((node, PreparedName::parse(name)?))));
+    let (mut found, mut unheard) = (Vec::new(), Vec::new());
+    for ((node, row), answer) in nodes.into_iter().zip(rows).zip(answers) {
+        match answer {
+            Ok(names) => found.extend(names.split(' ').filter_map(|entry| {
+                let (name, age) = entry.split_once('=')?;
+                let (name, age_seconds) = (PreparedName::parse(name)?, age.parse().ok()?);
+                Some(PreparedOnNode { node: node.clone(), name, age_seconds })
+            })),
+            Err(why) => {
+                let (is_active, may_have_rows) = (row.get(3), row.get(4));
+                unheard.push((node, UnheardNode { is_active, may_have_rows, why }));
+            }
+        }
     }
-    let mut decisions = HashMap::new();
-    let mut found = PreparedFound::default();
-    for (node, name) in names_found {
-        let is_ours = scope == PreparedScope::Job(name.job);
-        found.has_own |= is_ours;
+    Ok((found, unheard))
+}
+
+/// Why a node did not answer the coordinator.
+struct UnheardNode {
+    /// Whether the cluster uses the node.
+    is_active: bool,
+    /// Whether the node may have rows of the job.
+    may_have_rows: bool,
+    why: String,
+}
+
+/// Ends those transactions whose decision is known. Returns whether one of those that must be ended
+/// has not been decided yet.
+async fn resolve_once(
+    client: &Client,
+    scope: PreparedScope,
+    resolved: &mut ResolvedPrepared,
+) -> Result<bool> {
+    let job = match scope {
+        PreparedScope::Job(job) | PreparedScope::ForgottenJob(job) => Some(job),
+        PreparedScope::AnyJob => None,
+    };
+    let (prepared, unheard) = find_prepared(client, job).await?;
+    // Loads of other jobs need not wait for a node. A node that is disabled may never come back; if
+    // it does, the ledger still decides about its transactions.
+    let must_be_heard = |unheard: &UnheardNode| match scope {
+        PreparedScope::AnyJob => false,
+        PreparedScope::Job(_) => unheard.may_have_rows && unheard.is_active,
+        PreparedScope::ForgottenJob(_) => unheard.may_have_rows,
+    };
+    if let Some((node, unheard)) = unheard.iter().find(|(_, unheard)| must_be_heard(unheard)) {
+        return Err(node_error(node, &unheard.why).hint(node_hint(node, unheard)));
+    }
+    let (mut decisions, mut is_pending) = (HashMap::new(), false);
+    for PreparedOnNode { node, name, .. } in prepared {
+        let is_ours = job == Some(name.job);
+        resolved.of_job |= is_ours;
         let key = (name.job, name.xid);
         let decision = match decisions.get(&key) {
             Some(decision) => *decision,
@@ -216,19 +272,101 @@ async fn resolve_once(client: &Client, scope: PreparedScope) -> Result<PreparedF
             Decision::Commit => "commit",
             Decision::RollBack => "rollback",
             Decision::Pending => {
-                found.is_pending |= is_ours || scope == PreparedScope::AnyJob;
+                is_pending |= is_ours || scope == PreparedScope::AnyJob;
                 continue;
             }
             Decision::Unknown => continue,
         };
         let ended =
-            run_on_nodes(client, &[node], vec![format!("{word} prepared '{name}'")]).await?;
+            run_on_nodes(client, &[&node], vec![format!("{word} prepared '{name}'")]).await?;
         match ended.into_iter().next() {
-            Some(Err(why)) if is_ours => return Err(node_error(node, &why)),
-            _ => {}
+            Some(Err(why)) if is_ours => return Err(node_error(&node, &why)),
+            Some(Err(_)) | None => {}
+            Some(Ok(_)) => resolved.ended += 1,
         }
     }
-    Ok(found)
+    Ok(is_pending)
+}
+
+/// Says what to do about a node that must answer and does not.
+fn node_hint(ClusterNode { host, port, .. }: &ClusterNode, unheard: &UnheardNode) -> String {
+    let hint = "Start the node again: it may have prepared rows of this job. If it is \
+                permanently lost, run on the coordinator";
+    match unheard.is_active {
+        true => format!("{hint} `select citus_update_node(NODE_ID, 'NEW_HOST', NEW_PORT)`."),
+        false => format!("{hint} `select citus_remove_node('{host}', {port})`."),
+    }
+}
+
+/// A transaction that a load has left prepared on a node, or is about to end.
+#[derive(Debug, Clone, Serialize)]
+pub struct LeftPrepared {
+    /// The node's host name or address.
+    pub host: String,
+    /// The node's port.
+    pub port: u16,
+    /// The job in the ledger.
+    pub job: i64,
+    /// The transaction's name.
+    pub name: String,
+    /// Seconds since the transaction was prepared.
+    pub age_seconds: u64,
+    /// What the ledger has decided: `commit` or `roll back`, `pending` while the load commits;
+    /// `unknown` if the ledger has forgotten the job.
+    pub decision: &'static str,
+}
+
+/// The prepared transactions on the nodes of a cluster.
+#[derive(Debug, Clone, Default)]
+pub struct LeftPreparedList {
+    /// The transactions.
+    pub transactions: Vec<LeftPrepared>,
+    /// The nodes that did not answer the coordinator.
+    pub unheard_nodes: Vec<ClusterNode>,
+}
+
+/// Lists the transactions that loads of this database have left prepared on the cluster's nodes.
+/// Ends none of them. Empty for a role that may not query the nodes, and in a database that is not
+/// the coordinator's or has no ledger.
+///
+/// # Errors
+/// The errors of the queries.
+pub async fn list_prepared(client: &Client) -> Result<LeftPreparedList> {
+    if !has_prepared_names(client).await? {
+        return Ok(LeftPreparedList::default());
+    }
+    let (prepared, unheard) = find_prepared(client, None).await?;
+    let mut list = LeftPreparedList {
+        unheard_nodes: unheard.into_iter().map(|(node, _)| node).collect(),
+        ..LeftPreparedList::default()
+    };
+    for PreparedOnNode { node, name, age_seconds } in prepared {
+        let decision = match decide(client, &name, false).await? {
+            Decision::Commit => "commit",
+            Decision::RollBack => "roll back",
+            Decision::Pending => "pending",
+            Decision::Unknown => "unknown",
+        };
+        list.transactions.push(LeftPrepared {
+            host: node.host,
+            port: node.port,
+            job: name.job,
+            name: name.to_string(),
+            age_seconds,
+            decision,
+        });
+    }
+    Ok(list)
+}
+
+/// Returns whether this is a coordinator of Citus whose database has a ledger. Only then loads
+/// prepare transactions.
+async fn has_prepared_names(client: &Client) -> Result<bool> {
+    let failed = server_error("could not look up the cluster".to_owned());
+    let sql = "select to_regclass('pg_catalog.pg_dist_node') is not null \
+               and to_regclass('pgspate.ledger') is not null";
+    let has_nodes = client.fetch_one(sql, &[]).await.map_err(failed)?.get::<_, bool>(0);
+    Ok(has_nodes && is_coordinator(client).await?)
 }
 
 /// Reads what was decided about a prepared transaction.

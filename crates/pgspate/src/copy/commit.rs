@@ -24,6 +24,28 @@ pub(super) const COMMIT_ACROSS_NODES: &str = "set local synchronous_commit to on
 /// Commits without waiting for the disk.
 const COMMIT_WITHOUT_FLUSH: &str = "set local synchronous_commit to off; commit";
 
+/// Checks that the transaction that replaces a table's rows has rows, if it must.
+///
+/// # Errors
+/// [`ErrorKind::Plan`] if each row was rejected, or if there was none.
+pub(super) fn check_not_emptied(job: &CopyJob, lanes: &[FinishedLane]) -> Result<()> {
+    let Destination::Table { surrounding: Some(surrounding), .. } = &job.destination else {
+        return Ok(());
+    };
+    let taken = |lane: &FinishedLane| lane.tally.rows_in - lane.tally.rows_rejected;
+    match surrounding.must_have_rows && lanes.iter().map(taken).sum::<u64>() == 0 {
+        true => Err(emptying_error()),
+        false => Ok(()),
+    }
+}
+
+/// Returns the error of a replacement that would leave a table without rows.
+pub(crate) fn emptying_error() -> Error {
+    let message = "there are no rows to put in the place of the table's rows";
+    Error::new(ErrorKind::Plan, message)
+        .hint("The table is unchanged. Use `--allow-empty` if it is to be emptied.")
+}
+
 /// Commits every lane. Only the last commit waits for the disk: the WAL is one sequence, so the
 /// last commit makes all earlier commits durable, too. Where commits span servers, each one waits.
 ///

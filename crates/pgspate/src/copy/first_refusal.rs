@@ -13,7 +13,7 @@ use futures_util::SinkExt;
 use super::error_context::{CopyContext, refused_column};
 use super::shared::{LaneFailure, RefusedBy, RefusedChunk, SharedRun};
 use super::stream::copy_error;
-use super::{CopyJob, PIECE_BYTES};
+use super::{CopyJob, Destination, PIECE_BYTES};
 use crate::encode::Encoded;
 use crate::format::{Chunk, ChunkEncoder, EncodeMode};
 use crate::{Error, InputPlace, Result};
@@ -27,9 +27,7 @@ pub(super) fn find_first_refusal(
     let job = shared.job;
     let LaneFailure { error, refused, .. } = failure;
     let Some(RefusedChunk { chunk, by }) = refused else { return error };
-    if job.keeps_transaction_open() {
-        // In this mode, rows that the table has already are not sent. After an error, the caller
-        // stages all rows instead.
+    if matches!(job.destination, Destination::OpenTransaction { is_partial: true, .. }) {
         return error;
     }
     let mut encoder = (job.make_encoder)();

@@ -32,7 +32,7 @@ use pgspate_target::connect::Connection;
 use pgspate_target::ledger::{JobId, WrittenChunks};
 use pgspate_target::session::WaitLimits;
 
-pub(crate) use commit::COMMIT_DURABLY;
+pub(crate) use commit::{COMMIT_DURABLY, emptying_error};
 pub use progress::{CopyProgress, ProgressSnapshot, Waiting};
 pub(crate) use reject::{blames_one_row, is_row_error_code};
 pub use run::run;
@@ -97,6 +97,8 @@ pub enum Destination {
     OpenTransaction {
         /// SQL that the transaction begins with.
         before: String,
+        /// Whether only some of the rows are sent. After a refusal, the caller sends all of them.
+        is_partial: bool,
     },
 }
 
@@ -184,7 +186,7 @@ impl CopyJob {
                 surrounding.as_ref().map(|it| it.before.as_str())
             }
             Destination::Stage { .. } => None,
-            Destination::OpenTransaction { before } => Some(before),
+            Destination::OpenTransaction { before, .. } => Some(before),
         }
     }
 
@@ -220,6 +222,8 @@ pub struct SurroundingSql {
     pub before: String,
     /// SQL to run after the last COPY.
     pub after: String,
+    /// Whether the transaction must not be committed without rows.
+    pub must_have_rows: bool,
 }
 
 /// The result of a copy.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio_postgres::error::SqlState;
 
-use super::commit::{check_chunks_survived, commit_lanes, has_new_chunks};
+use super::commit::{check_chunks_survived, check_not_emptied, commit_lanes, has_new_chunks};
 use super::first_refusal::find_first_refusal;
 use super::lane::{self, FinishedLane};
 use super::monitor::Monitor;
@@ -79,6 +79,7 @@ pub fn run(
     shared.check_reject_percentage()?;
     let contents = shared.contents();
     (job.check_unchanged)(&contents)?;
+    check_not_emptied(job, &finished)?;
     let started = Instant::now();
     let committed = match job.commit {
         _ if job.keeps_transaction_open() => Ok(()),

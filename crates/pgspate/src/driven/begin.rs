@@ -36,7 +36,8 @@ pub fn begin(
     name.map_or(Ok(()), |name| check_name("job", name))?;
     options.check()?;
     sync.map_or(Ok(()), merge::check_options)?;
-    let stored = FleetJobOptions { connections: None, buffer: 0, ..options.clone() };
+    let stored =
+        FleetJobOptions { connections: None, buffer: 0, allow_empty: false, ..options.clone() };
     let stored = serde_json::to_string(&stored).map_err(|error| {
         Error::new(ErrorKind::Bug, "could not write the options").because(error)
     })?;
@@ -138,6 +139,7 @@ impl FleetJobOptions {
             (by_task && !appends, "only rows that are appended can be committed by each task"),
             (self.stable_parts && !by_task, "stable parts are for tasks that commit their rows"),
             (self.mode != FleetMode::Sync && !self.sync.is_empty(), "the options are for a sync"),
+            (self.mode != FleetMode::Replace && self.allow_empty, "no rows replace nothing"),
             (self.connections == Some(0), "a job needs at least one connection"),
         ];
         match refused.iter().find(|(is_refused, _)| *is_refused) {

@@ -3,31 +3,34 @@
 //! Rows and report are one transaction, which holds the lock on the job's row. So a job is
 //! completed once, and no attempt is sealed meanwhile.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use tokio::runtime::Handle;
 use tokio_postgres::Client;
 
 use super::staged::StagedParts;
-use super::{FleetJobReport, FleetMode, FleetReceipt, FleetTicket, merge};
+use super::{FleetJobOptions, FleetJobReport, FleetMode, FleetReceipt, FleetTicket, merge};
 use crate::care::JobShadow;
-use crate::copy::COMMIT_DURABLY;
-use crate::numbers::counted;
+use crate::copy::{COMMIT_DURABLY, emptying_error};
 use crate::sync::SyncOptions;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::{Connection, Dsn};
 use pgspate_target::ledger::{self, LockedFleetJob, SealedPart};
 use pgspate_target::session::{ReconnectBackoff, TimeoutScope, WaitLimits};
 use pgspate_target::{
-    TargetTable, begin_pinned_sql, has_inheriting_tables, server_error, users_path_sql,
+    TargetTable, TypedQuery, begin_pinned_sql, has_inheriting_tables, server_error, users_path_sql,
 };
+
+/// The most parts that an error names.
+const PARTS_NAMED_MAX: usize = 10;
 
 /// Completes a job: writes the rows of these attempts to the table, in one transaction. If each
 /// task commits its rows, checks that no part is missing. A job that is complete already returns
 /// the report of its completion. `sync` has the options of a job of [`FleetMode::Sync`]. Blocks.
 ///
 /// # Errors
-/// [`ErrorKind::Usage`] if the receipts do not belong together. [`ErrorKind::Ledger`] if a receipt
+/// [`ErrorKind::Usage`] if the receipts do not belong together, or if there is no receipt of a part
+/// that is written. [`ErrorKind::Plan`] if no rows would replace those of the table. [`ErrorKind::Ledger`] if a receipt
 /// is not known, if rows are missing after a server crash, or if the job was begun again. The
 /// errors of a sync. After an error no row of the table has changed, and the call can be repeated.
 pub fn complete(
@@ -113,11 +116,13 @@ impl Completion<'_> {
     /// job is complete already.
     async fn leave_out_losers(&self, receipts: &[FleetReceipt]) -> Result<Option<FleetJobReport>> {
         let (client, ticket) = (&self.connection.client, self.ticket);
-        if let JobState::Complete(report) = lock(client, ticket).await? {
-            return Ok(Some(report));
-        }
+        let table = match lock(client, ticket).await? {
+            JobState::Open(table) => table,
+            JobState::Complete(report) => return Ok(Some(report)),
+        };
         let sealed = ledger::read_parts(client, ticket.job).await?;
         let winners = find_winners(ticket, receipts, &sealed)?;
+        check_not_emptied(client, ticket, &table, &winners).await?;
         // No attempt can seal as long as this session has the lock, so those that write are losers.
         ledger::end_writers(client, &ticket.destination).await;
         if sealed.len() > winners.len() {
@@ -141,14 +146,12 @@ impl Completion<'_> {
         };
         let sealed = ledger::read_parts(client, ticket.job).await?;
         let winners = find_winners(ticket, receipts, &sealed)?;
+        check_not_emptied(client, ticket, &table, &winners).await?;
         ledger::check_no_dropped_keys(client, table.oid).await?;
         let rows_in = winners.iter().map(|it| it.rows).sum();
         let (losers, parts) = (sealed.len() - winners.len(), winners.len());
         let mut warnings: Vec<String> = warning.into_iter().collect();
         let inserted = if ticket.commits_parts() {
-            if losers > 0 {
-                return Err(unnamed_part_error(ticket, &winners, &sealed));
-            }
             rows_in
         } else if ticket.has_shadow {
             match self.exchange(&table, &winners).await? {
@@ -342,28 +345,61 @@ pub(super) fn find_winners<'a>(
                 .hint("Hand over one receipt for each part, or number the parts differently."));
         }
     }
-    if ticket.options.mode == FleetMode::Replace && winners.is_empty() && !sealed.is_empty() {
-        let attempts = counted(sealed.len() as u64, "attempt");
-        let message = format!("{} has {attempts}, but there is no receipt", ticket.title());
-        return Err(Error::new(ErrorKind::Usage, message)
-            .hint("Hand over the receipts. Without rows, the table would be emptied."));
+    let lost: BTreeSet<i64> =
+        sealed.iter().map(|it| it.part).filter(|part| !winners.contains_key(part)).collect();
+    match lost.is_empty() {
+        true => Ok(winners.into_values().collect()),
+        false => Err(lost_receipts_error(ticket, &lost)),
     }
-    Ok(winners.into_values().collect())
 }
 
-/// Returns the error of a part that is in the table, but that no receipt names.
-fn unnamed_part_error(
-    ticket: &FleetTicket,
-    winners: &[&SealedPart],
-    sealed: &[SealedPart],
-) -> Error {
-    let is_named = |part: i64| winners.iter().any(|it| it.part == part);
-    let part = sealed.iter().map(|it| it.part).filter(|part| !is_named(*part)).min();
+/// Returns the error of parts that are written, but that no receipt names. Only their attempts can
+/// be losers of which another attempt has a receipt: without one, a receipt is lost.
+fn lost_receipts_error(ticket: &FleetTicket, parts: &BTreeSet<i64>) -> Error {
+    let named = parts.iter().take(PARTS_NAMED_MAX).map(i64::to_string).collect::<Vec<_>>();
+    let more = match parts.len().saturating_sub(PARTS_NAMED_MAX) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let (word, are, them) = match parts.len() {
+        1 => ("part", "is", "it"),
+        _ => ("parts", "are", "them"),
+    };
     let message = format!(
-        "part {} of {} is in the table, but there is no receipt for this part",
-        part.unwrap_or_default(),
+        "{word} {}{more} of {} {are} written, but there is no receipt of {them}",
+        named.join(", "),
         ticket.title()
     );
-    Error::new(ErrorKind::Usage, message)
-        .hint("Hand over the receipts of all parts. A part that is written again returns its own.")
+    let hint = "Hand over a receipt of each part. A part that is written again returns a new one. \
+                To leave a part out, begin the job again and do not write it.";
+    Error::new(ErrorKind::Usage, message).hint(hint)
+}
+
+/// Refuses to replace the table's rows by no rows, unless the driver has allowed it.
+async fn check_not_emptied(
+    client: &Client,
+    ticket: &FleetTicket,
+    table: &JobTable,
+    winners: &[&SealedPart],
+) -> Result<()> {
+    let FleetJobOptions { mode, allow_empty, .. } = ticket.options;
+    let has_rows = winners.iter().any(|it| it.rows > 0);
+    if mode != FleetMode::Replace || allow_empty || has_rows {
+        return Ok(());
+    }
+    let name = &table.name;
+    let failed = || server_error(format!("could not read {name}"));
+    // A policy may hide rows. Then the table counts as one with rows.
+    let may_read = "select has_table_privilege($1::oid, 'select') \
+                    and not row_security_active($1::oid)";
+    let may_read = client.fetch_one(may_read, &[&table.oid]).await.map_err(failed())?;
+    if may_read.get(0) {
+        let look = format!("select exists (select from {name})");
+        let found = client.fetch_one(&look, &[]).await.map_err(failed())?;
+        if !found.get::<_, bool>(0) {
+            return Ok(());
+        }
+    }
+    let message = format!("could not complete {}", ticket.title());
+    Err(Error::new(ErrorKind::Plan, message).because(emptying_error()))
 }

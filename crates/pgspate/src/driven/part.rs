@@ -49,6 +49,7 @@ pub fn write_part(
         Err(error) if ticket.commits_parts() && error.sqlstate().is_some() => {
             attempt.other_receipt(error)
         }
+        Err(error) if error.sqlstate().is_some() => Err(attempt.name_end_of_job(error)),
         written => written,
     }
 }
@@ -137,11 +138,18 @@ impl Attempt<'_> {
         let version = session.server_version;
         let make_encoder = reading.encoder(&plan, &table, version, request.ignore_unknown)?;
         let stage = &ticket.destination;
-        let copy = StageCopy { dsn, limits, reading: &reading, plan: &plan, table: &table, stage };
-        let destination = Destination::OpenTransaction { before: "select".to_owned() };
+        // A shadow has the table's own name, in another schema.
+        let relation = match is_visible || ticket.has_shadow {
+            true => table.name.as_str(),
+            false => stage.rsplit_once('.').map_or(stage.as_str(), |(_, name)| name),
+        };
+        let (reading, plan, table) = (&reading, &plan, &table);
+        let copy = StageCopy { dsn, limits, reading, plan, table, stage, relation };
+        let destination =
+            Destination::OpenTransaction { before: "select".to_owned(), is_partial: false };
         let job = CopyJob {
             one_statement,
-            may_skip_rows: is_visible && plan::may_skip_rows(&table),
+            may_skip_rows: is_visible && plan::may_skip_rows(table),
             ..copy.job(make_encoder, destination)
         };
         // The connection that has read the table writes the rows, too.
@@ -150,8 +158,8 @@ impl Attempt<'_> {
         };
         let ready = runtime.block_on(ReadySession::of_connection(connection, &job.setup))?;
         let job = CopyJob { early_session: EarlySession::from_open(ready, runtime), ..job };
-        let cutter = reading.cutter(&plan, watch);
-        let explain = |error| self.explain_failure(&table, &plan, error);
+        let cutter = reading.cutter(plan, watch);
+        let explain = |error| self.explain_failure(table, plan, error);
         match copy::run(&job, cutter, &watch.copy, runtime).map_err(explain)? {
             CopyEnd::Done(_, mut sessions) => match (sessions.pop(), sessions.is_empty()) {
                 (Some(session), true) => {
@@ -241,10 +249,24 @@ impl Attempt<'_> {
         }
     }
 
+    /// Returns the error of a job that has ended or was begun again, in place of what the server
+    /// says of the stage, which is dropped then. Returns `error` if the job is open.
+    fn name_end_of_job(&self, error: Error) -> Error {
+        let is_open = self.runtime.block_on(async {
+            let connection = self.dsn.connect("pgspate fleet").await?;
+            ledger::is_fleet_job_open(&connection.client, &self.ticket.begun()).await
+        });
+        match is_open {
+            Ok(false) => self.ticket.fenced_error().because(error),
+            Ok(true) | Err(_) => error,
+        }
+    }
+
     fn explain_failure(&self, table: &TargetTable, plan: &RowPlan, error: Error) -> Error {
         let kind = error.kind();
         let title = self.ticket.title();
-        let message = format!("could not write a part of {title} for {}", table.sql_name);
+        let message =
+            format!("could not write part {} of {title} for {}", self.part, table.sql_name);
         Error::new(kind, message).because(hint_encoding(error, plan))
     }
 }

@@ -29,8 +29,8 @@ pub enum FleetCommit {
     Task,
 }
 
-/// How a job writes. Every run of its driver has the same options, but for `connections` and
-/// `buffer`.
+/// How a job writes. Every run of its driver has the same options, but for `connections`, `buffer`
+/// and `allow_empty`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FleetJobOptions {
@@ -45,6 +45,9 @@ pub struct FleetJobOptions {
     pub connections: Option<u32>,
     /// MiB of record batches that a task reads of a stream before it connects.
     pub buffer: u32,
+    /// Whether a job of [`FleetMode::Replace`] may replace the table's rows by no rows.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub allow_empty: bool,
     /// The caller's options of a sync, which [`complete`](super::complete) gets parsed.
     pub sync: Vec<String>,
 }

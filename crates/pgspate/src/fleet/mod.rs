@@ -94,7 +94,7 @@ impl MemberOptions {
         };
         check_name("fleet", &fleet)?;
         check_name("generation", &generation)?;
-        if is_random_uuid(&generation) {
+        if has_no_order(&generation) {
             let hint = "Use a date, a time or a number that grows with each run.";
             return usage(format!("generation {generation} has no order in time"), hint);
         }
@@ -167,16 +167,26 @@ pub(crate) fn check_name(what: &str, name: &str) -> Result<()> {
     Err(Error::new(ErrorKind::Usage, message))
 }
 
-/// Returns whether the name is a random UUID (version 4). Distributed engines give such names.
-fn is_random_uuid(name: &str) -> bool {
-    let bytes = name.as_bytes();
-    let is_dash = |nth: usize| matches!(nth, 8 | 13 | 18 | 23);
-    bytes.len() == 36
-        && bytes[14] == b'4'
-        && bytes.iter().enumerate().all(|(nth, byte)| match is_dash(nth) {
-            true => *byte == b'-',
-            false => byte.is_ascii_hexdigit(),
-        })
+/// Returns whether the name ends with an id that does not grow with time: a UUID whose version is
+/// not 6 or 7, with or without dashes, as distributed engines name their jobs; or a hash, as commits have.
+fn has_no_order(name: &str) -> bool {
+    let name = name.trim_end_matches('}');
+    let is_hex = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let end = |len: usize| name.len().checked_sub(len).and_then(|at| name.get(at..));
+    let dashed = end(36).filter(|it| {
+        let groups: Vec<_> = it.split('-').collect();
+        groups.iter().map(|it| it.len()).eq([8, 4, 4, 4, 12]) && groups.iter().all(|it| is_hex(it))
+    });
+    let uuid = dashed.map(|it| it.replace('-', "")).or_else(|| {
+        let has_letters = |it: &&str| it.bytes().any(|byte| byte.is_ascii_alphabetic());
+        let id = name.rsplit(|it: char| !it.is_ascii_alphanumeric()).next();
+        id.filter(|it| is_hex(it) && has_letters(it)).map(str::to_owned)
+    });
+    match uuid {
+        Some(uuid) if uuid.len() == 32 => !matches!(uuid.as_bytes()[12], b'6' | b'7'),
+        Some(hash) => matches!(hash.len(), 40 | 64),
+        None => false,
+    }
 }
 
 #[cfg(test)]
@@ -209,7 +219,13 @@ mod tests {
     fn a_generation_must_have_an_order() {
         for (generation, is_refused) in [
             (Some("8c6d1f0e-52a1-4a6f-9d6e-0a6f5f1f9a10"), true),
+            (Some("8C6D1F0E52A14A6F9D6E0A6F5F1F9A10"), true),
+            (Some("{8c6d1f0e-52a1-4a6f-9d6e-0a6f5f1f9a10}"), true),
+            (Some("run-8c6d1f0e52a14a6f9d6e0a6f5f1f9a10"), true),
+            (Some("c8bc31e8a1d2f5a9c8bc31e8a1d2f5a9c8bc31e8"), true),
             (Some("019ab8a6-2f3c-7a6f-9d6e-0a6f5f1f9a10"), false),
+            (Some("019ab8a62f3c7a6f9d6e0a6f5f1f9a10"), false),
+            (Some("20261122010203040506070809101112"), false),
             (Some("2026-11-22"), false),
             (Some(""), true),
             (None, true),

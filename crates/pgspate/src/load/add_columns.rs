@@ -244,6 +244,17 @@ impl ColumnsToAdd {
         Ok(())
     }
 
+    /// Adds a hint to the error of a run that has added the columns and then failed.
+    pub(crate) fn hint_stays(&self, error: Error) -> Error {
+        let names: Vec<_> = self.columns.iter().map(|it| format!("\"{}\"", it.name)).collect();
+        let (column, stay) = match names.len() {
+            1 => ("Column", "was added and stays"),
+            _ => ("Columns", "were added and stay"),
+        };
+        let names = names.join(", ");
+        error.hint_also(&format!("{column} {names} of {} {stay}.", self.table))
+    }
+
     /// Adds a hint to an error about a value that does not fit an added column.
     pub(crate) fn hint_type(&self, error: Error) -> Error {
         let is_value_error = error.sqlstate().is_some_and(|code| code.code().starts_with("22"));

@@ -7,7 +7,7 @@ use tokio_postgres::error::SqlState;
 use crate::format::infer::{self, ColumnType};
 use crate::reading::missing_table_error;
 use crate::{Error, ErrorKind, Result};
-use pgspate_base::did_you_mean;
+use pgspate_base::{did_you_mean, is_alike};
 use pgspate_target::connect::Connection;
 use pgspate_target::{
     TargetTable, TypedParameter, TypedQuery, quote_ident, server_error, under_users_path_sql,
@@ -166,6 +166,65 @@ pub(crate) async fn check_types(connection: &Connection, types: &[(String, Strin
         }
     }
     Ok(())
+}
+
+/// The columns of a table's primary key, and the oids of types.
+const CHOICES_SQL: &str = "\
+select array(select a.attname::text
+             from pg_index i cross join unnest(i.indkey) with ordinality as k(attnum, nth)
+             join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
+             where i.indrelid = $1 and i.indisprimary order by k.nth),
+       array(select coalesce(to_regtype(name)::oid, 0::oid)
+             from unnest($2::text[]) with ordinality as t(name, nth) order by nth)";
+
+/// Returns which choices for a new table a table that exists does not have, in words. They have no
+/// effect, so a load that runs every night says nothing as long as the table has them.
+pub(crate) async fn unused_choices(
+    connection: &Connection,
+    table: &TargetTable,
+    options: &NewTableOptions,
+) -> Result<Vec<String>> {
+    let NewTableOptions { types, primary_key } = options;
+    if types.is_empty() && primary_key.is_empty() {
+        return Ok(Vec::new());
+    }
+    check_types(connection, types).await?;
+    let name = &table.sql_name;
+    let names: Vec<String> = types.iter().map(|(_, ty)| ty.clone()).collect();
+    let failed = server_error(format!("could not look up the primary key of {name}"));
+    let row = connection.client.fetch_one(CHOICES_SQL, &[&table.oid, &names]).await;
+    let row = row.map_err(failed)?;
+    let (key, oids): (Vec<String>, Vec<u32>) = (row.get(0), row.get(1));
+    let mut unused = Vec::new();
+    for ((column, ty), oid) in types.iter().zip(oids) {
+        let Some(found) = table.columns.iter().find(|it| is_alike(&it.name, column)) else {
+            continue;
+        };
+        if found.ty.oid != oid
+            || modifier(ty).is_some_and(|it| modifier(&found.ty.name) != Some(it))
+        {
+            unused.push(format!(
+                "`--type` has no effect on column \"{}\", which {name} has as {}",
+                found.name, found.ty.name
+            ));
+        }
+    }
+    let has_key = key.len() == primary_key.len()
+        && key.iter().zip(primary_key).all(|(it, chosen)| is_alike(it, chosen));
+    if !primary_key.is_empty() && !has_key {
+        let found = match key.is_empty() {
+            true => "has no primary key".to_owned(),
+            false => format!("has the primary key ({})", key.join(", ")),
+        };
+        unused.push(format!("`--primary-key` has no effect: {name} exists, and {found}"));
+    }
+    Ok(unused)
+}
+
+/// Returns the modifier of a type without spaces: `10,2` of `numeric(10, 2)`.
+fn modifier(ty: &str) -> Option<String> {
+    let (_, rest) = ty.split_once('(')?;
+    Some(rest.split_once(')')?.0.replace(' ', ""))
 }
 
 /// Creates the table, reads its columns, and rolls back.

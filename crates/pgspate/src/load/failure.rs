@@ -26,6 +26,9 @@ impl Load {
         }
         if let Some(to_add) = &self.to_add {
             error = to_add.hint_type(error);
+            if !self.added_columns.is_empty() {
+                error = to_add.hint_stays(error);
+            }
         }
         let error = Error::new(kind, message).because(error);
         let (error, is_restored) = self.table_care(watch).restore_after_failure(error);

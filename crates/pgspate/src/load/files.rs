@@ -130,7 +130,10 @@ impl Load {
         } else if !choice.chosen.iter().copied().eq(0..self.reading.inputs.len()) {
             self.read_only(&choice.chosen)?;
         }
-        if let Some(chosen) = &self.job.identity {
+        // Who skips changed files has said that files in the table stay as they were loaded.
+        if let Some(chosen) = &self.job.identity
+            && self.options.changed != ChangedFiles::Skip
+        {
             let (key, mut jobs) = (chosen.key(), HashSet::new());
             for (index, file) in &choice.loaded {
                 if jobs.insert(file.job.job) {
@@ -211,6 +214,7 @@ impl Load {
             let adding = ColumnsToAdd::plan(connection, table, &reading, &rows, types);
             self.to_add = session.runtime.block_on(adding)?;
             reading.note_skipped(self.reading.skipped.take());
+            reading.unused_options = std::mem::take(&mut self.reading.unused_options);
             (self.reading, self.request.rows) = (reading, rows);
         }
         let facts = self.reading.facts();

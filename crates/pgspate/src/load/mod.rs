@@ -58,6 +58,8 @@ pub struct LoadOptions {
     pub new_table: NewTableOptions,
     /// What to do with files that have changed since they were loaded.
     pub changed: ChangedFiles,
+    /// Whether no rows may replace the rows of the table.
+    pub may_empty: bool,
     /// Load from the beginning, even if the ledger knows an earlier run.
     pub restart: bool,
     /// The file for rejected rows. Without a file, the load stops at the first bad row.
@@ -277,6 +279,7 @@ impl Load {
                 self.try_empty_copy()?;
             }
             self.retry_after_connection_loss(&watch.copy, |load| load.write_rejects())?;
+            self.check_not_emptied_by(&outcome)?;
             if !self.table_care(watch).complete_shadow(outcome.chunks)? {
                 continue;
             }

@@ -136,6 +136,8 @@ fn inspect(mut options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load
     };
     let to_add = match new_table {
         None => {
+            let unused = create::unused_choices(connection, &table, &options.new_table);
+            reading.unused_options = runtime.block_on(unused)?;
             let types = &options.new_table.types;
             let adding = ColumnsToAdd::plan(connection, &mut table, &reading, &rows, types);
             runtime.block_on(adding)?

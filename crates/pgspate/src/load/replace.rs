@@ -4,7 +4,7 @@
 
 use super::{Load, LoadOptions};
 use crate::Result;
-use crate::copy::SurroundingSql;
+use crate::copy::{CopyOutcome, SurroundingSql, emptying_error};
 use crate::plan::{AtomicMethod, AtomicPlan};
 use pgspate_target::connect::Connection;
 use pgspate_target::{IncomingForeignKey, TableDependencies, TargetTable, ledger};
@@ -35,7 +35,30 @@ impl Load {
         let oid = self.created_oid.unwrap_or(self.table.oid);
         let emptied = ledger::record_emptied_sql(self.job.client(), oid, job);
         let emptied = self.job.control_session.runtime.block_on(emptied)?;
-        Ok(Some(replace_sql(&self.plan.table, atomic_plan, &emptied)))
+        let sql = replace_sql(&self.plan.table, atomic_plan, &emptied);
+        Ok(Some(SurroundingSql { must_have_rows: self.must_have_rows(), ..sql }))
+    }
+
+    /// Returns whether the load must not end without rows, because it would empty a table that has
+    /// some.
+    fn must_have_rows(&self) -> bool {
+        let replaces = self.plan.atomic_plan.as_ref().is_some_and(|it| it.replaces);
+        let has_rows = self.request.dependencies.as_ref().is_some_and(|it| !it.is_empty);
+        replaces && has_rows && !self.options.may_empty
+    }
+
+    /// Refuses to put a shadow table without rows in the place of a table that has some. `outcome`
+    /// is of the last run of the job.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Plan`](crate::ErrorKind::Plan) if no row is to take the place of the old rows.
+    pub(super) fn check_not_emptied_by(&self, outcome: &CopyOutcome) -> Result<()> {
+        let before = &self.job.totals_before;
+        let taken = outcome.rows_in - outcome.rows_rejected;
+        match self.is_swap() && self.must_have_rows() && taken + before.rows_written == 0 {
+            true => Err(emptying_error()),
+            false => Ok(()),
+        }
     }
 }
 
@@ -56,7 +79,7 @@ fn replace_sql(table: &str, atomic_plan: &AtomicPlan, emptied: &str) -> Surround
         }
     }
     before += &format!("truncate {table}; {emptied}");
-    SurroundingSql { before, after }
+    SurroundingSql { before, after, must_have_rows: false }
 }
 
 /// Escapes backslashes for an `E''` string, which does not depend on `standard_conforming_strings`.

@@ -115,7 +115,12 @@ impl PlanReport {
             indexes_reason: plan.maintenance.indexes_reason.clone(),
             autovacuum_pause: plan.maintenance.autovacuum_pause.clone(),
             sequences: plan.maintenance.sequences.iter().map(|(_, name)| name.clone()).collect(),
-            warnings: plan.warnings.clone(),
+            warnings: plan
+                .warnings
+                .iter()
+                .cloned()
+                .chain(load.reading.header_guess.clone())
+                .collect(),
         }
     }
 }
@@ -204,6 +209,11 @@ pub struct LoadReport {
     pub added_columns: Vec<AddedColumn>,
     /// Warnings, such as what slowed the load down.
     pub warnings: Vec<String>,
+    /// Facts that were found about the input, such as its format and whether it has a header.
+    pub input: Vec<String>,
+    /// The warning that the first line was taken for a header, if it may be a row.
+    #[serde(skip)]
+    pub header_guess: Option<String>,
     /// Which member of a fleet the load was, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fleet: Option<MemberReport>,
@@ -264,9 +274,11 @@ impl LoadReport {
             warnings: [plan, &load.job.warnings, &after.warnings]
                 .into_iter()
                 .flatten()
-                .chain(&load.reading.skipped)
                 .cloned()
+                .chain(load.reading.warnings())
                 .collect(),
+            input: load.reading.sniffed.evidence.clone(),
+            header_guess: load.reading.header_guess.clone(),
             fleet: None,
             loaded_already: load.earlier_runs().filter(|_| load.is_loaded()),
         }

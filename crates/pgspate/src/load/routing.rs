@@ -15,7 +15,7 @@ use pgspate_target::shards::{
     ClusterNode, PreparedScope, ShardSession, ShardedTable, find_other_server, is_coordinator,
     resolve_prepared,
 };
-use pgspate_target::{SessionSettings, TableStorage, TargetTable};
+use pgspate_target::{SessionSettings, TableStorage, TargetTable, TypedQuery, server_error};
 
 /// How long connecting to a node may take. A node that is not reachable from here at all must not
 /// delay the plan for long.
@@ -102,10 +102,10 @@ impl Load {
         let Some(job) = job.filter(|_| self.table.storage == TableStorage::Shards) else {
             return Ok(());
         };
-        let had_prepared = self.job.with_client(async |client: &Client| {
+        let resolved = self.job.with_client(async |client: &Client| {
             resolve_prepared(client, PreparedScope::Job(job.0)).await
         })?;
-        if had_prepared { self.job.reopen() } else { Ok(()) }
+        if resolved.of_job { self.job.reopen() } else { Ok(()) }
     }
 }
 
@@ -118,12 +118,17 @@ async fn check_nodes(client: &Client, dsn: &Dsn, table: &ShardedTable) -> Result
         let dsn = dsn.with_host(&node.host, node.port).with_connect_limit(CONNECT_LIMIT);
         let connection = dsn.connect("pgspate load").await?;
         let session = ShardSession::read(&connection.client, node).await?;
-        Ok::<_, Error>((connection, session))
+        let prepares = can_prepare(&connection.client).await?;
+        Ok::<_, Error>((connection, session, prepares))
     });
     for (opened, node) in
         futures_util::future::join_all(opening).await.into_iter().zip(&table.nodes)
     {
-        let (connection, session) = opened.map_err(|error| unreachable_node(node, &error))?;
+        let (connection, session, prepares) =
+            opened.map_err(|error| unreachable_node(node, &error))?;
+        if !prepares {
+            return Err(format!("max_prepared_transactions is 0 on {node}"));
+        }
         connections.push(connection);
         sessions.push(session);
     }
@@ -132,6 +137,13 @@ async fn check_nodes(client: &Client, dsn: &Dsn, table: &ShardedTable) -> Result
         Ok(Some(node)) => Err(format!("the name of {node} leads to another server from here")),
         Err(error) => Err(describe(&error)),
     }
+}
+
+/// Returns whether the server accepts PREPARE TRANSACTION at all.
+async fn can_prepare(client: &Client) -> Result<bool> {
+    let failed = server_error("could not look up the settings of a node".to_owned());
+    let sql = "select current_setting('max_prepared_transactions')::int > 0";
+    client.fetch_one(sql, &[]).await.map(|row| row.get(0)).map_err(failed)
 }
 
 fn unreachable_node(node: &ClusterNode, error: &Error) -> String {

@@ -326,8 +326,21 @@ pub fn match_fields(expected: &[String], found: &[String]) -> Result<Vec<usize>>
             };
             let message =
                 format!("the header differs from the header of the first input: {detail}");
-            Err(Error::new(ErrorKind::Format, message)
-                .hint("Load inputs with different columns one after the other."))
+            let hint = match other_delimiter(expected, found) {
+                Some(delimiter) => format!(
+                    "The line is delimited by \"{delimiter}\", other than the first input. Load \
+                     such inputs apart from the others."
+                ),
+                None => "Load inputs with different columns one after the other.".to_owned(),
+            };
+            Err(Error::new(ErrorKind::Format, message).hint(hint))
         }
     }
+}
+
+/// Returns the delimiter of a header that is one field, if it has the expected number of names.
+fn other_delimiter(expected: &[String], found: &[String]) -> Option<char> {
+    let [line] = found else { return None };
+    let fits = |it: &char| expected.len() > 1 && line.split(*it).count() == expected.len();
+    [',', ';', '\t', '|'].into_iter().find(fits)
 }

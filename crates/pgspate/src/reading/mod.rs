@@ -73,6 +73,10 @@ pub(crate) struct SniffedInputs {
     header_line: Vec<u8>,
     /// Which files beside the inputs are not read, in words.
     pub(crate) skipped: Option<String>,
+    /// Options that have no effect on the table as it is, in words.
+    pub(crate) unused_options: Vec<String>,
+    /// What was guessed about the first line although it may be a row, in words.
+    pub(crate) header_guess: Option<String>,
 }
 
 /// A function that returns a new encoder for each lane.
@@ -174,6 +178,12 @@ impl SniffedInputs {
     pub(crate) fn note_skipped(&mut self, note: Option<String>) {
         self.sniffed.evidence.extend(note.clone());
         self.skipped = note;
+    }
+
+    /// Returns what reports warn of: files that are not read, options without effect, and the guess
+    /// about the first line.
+    pub(crate) fn warnings(&self) -> impl Iterator<Item = String> {
+        self.skipped.iter().chain(&self.unused_options).chain(&self.header_guess).cloned()
     }
 
     /// Returns whether any input can be read only once.
@@ -543,13 +553,19 @@ fn with_input_name(error: Error, input: &Input) -> Error {
     error.at(place)
 }
 
-/// Adds a hint about `--encoding` to the server's error about bytes that are not UTF-8. An error
-/// about a NUL byte gets no hint, because no encoding allows NUL bytes.
+/// Adds a hint about `--encoding` to the server's error about bytes that are not UTF-8. No encoding
+/// allows NUL bytes.
 pub(crate) fn hint_encoding(error: Error, plan: &RowPlan) -> Error {
     let is_utf8 = plan.encoding.is_none();
     let is_not_utf8 = is_utf8 && error.sqlstate() == Some(&SqlState::CHARACTER_NOT_IN_REPERTOIRE);
-    if !is_not_utf8 || error.to_string().contains("0x00") {
+    if !is_not_utf8 {
         return error;
+    }
+    if error.messages().iter().any(|it| it.contains("0x00")) {
+        return error.hint(
+            "No text of PostgreSQL has NUL bytes. `tr -d '\\000'` removes them, and `--rejects FILE` \
+             sets such rows aside.",
+        );
     }
     error.hint("Name the encoding of the input with `--encoding`, for example `--encoding LATIN1`.")
 }

@@ -66,6 +66,8 @@ impl SniffedInputs {
             makes_columns: false,
             header_line: Vec::new(),
             skipped: None,
+            unused_options: Vec::new(),
+            header_guess: None,
         }
     }
 }
@@ -92,11 +94,8 @@ fn sniff_sample(
     let lines = &*without_skipped_lines(sample, options);
     let sniffed = sniff(input.name(), lines, is_complete, expected_names, &options.read)
         .map_err(|error| with_input_name(error, input))?;
-    if let (Some(doubt), None) = (sniffed.header_doubt, expected_names) {
-        let message = format!("could not tell whether the first line names the columns: {doubt}");
-        let hint = "Say so with `--header yes`, or `--header no` if it is a row.";
-        return Err(with_input_name(Error::new(ErrorKind::Format, message).hint(hint), input));
-    }
+    let header_guess = judge_header_doubt(&sniffed, table_columns, options)
+        .map_err(|error| with_input_name(error, input))?;
     let wants_types = table_columns.is_none() || options.rows.add_columns;
     let mut header_line = Vec::new();
     let (shape, inferred) = match sniffed.format.rows() {
@@ -126,7 +125,10 @@ fn sniff_sample(
         }
         RowForm::Keyed(format) => {
             let columns = (format.columns)(sample, &options.rows.date_formats);
-            let keys = columns.iter().map(|column| column.name.clone()).collect();
+            let mut keys: Vec<_> = columns.iter().map(|column| column.name.clone()).collect();
+            if !sample.contains(&b'{') && keys.is_empty() {
+                keys.push(any_column(expected_names).map_err(|it| with_input_name(it, input))?);
+            }
             let inferred = columns.iter().map(|it| (it.name.clone(), it.ty.sql().to_owned()));
             (RecordShape::Keyed { format, keys }, inferred.collect())
         }
@@ -153,7 +155,44 @@ fn sniff_sample(
         makes_columns: wants_types,
         header_line,
         skipped: None,
+        unused_options: Vec::new(),
+        header_guess,
     })
+}
+
+/// Returns a column for an input without records, which is written as no rows, and for records that
+/// are refused one by one.
+fn any_column(names: Option<&[String]>) -> Result<String> {
+    names.and_then(<[String]>::first).cloned().ok_or_else(|| {
+        let message = "the input has no objects, so the columns of the table are not known";
+        Error::new(ErrorKind::Format, message).hint("Create the table first, and load into it.")
+    })
+}
+
+/// Refuses a first line that may be a header or a row, if a wrong guess would lose a row or write a
+/// header as a row. Returns a guess that the user must know of, in words: the names of a new table.
+fn judge_header_doubt(
+    sniffed: &SniffedFormat,
+    table_columns: Option<&[String]>,
+    options: &ReadingOptions,
+) -> Result<Option<String>> {
+    let Some(doubt) = sniffed.header_doubt else { return Ok(None) };
+    let rows = &options.rows;
+    let ignores_names = rows.columns.is_some() || rows.add_columns || rows.ignore_unknown;
+    match (sniffed.header, table_columns) {
+        (true, None) if rows.columns.is_none() => Ok(Some(format!(
+            "the first line was taken for the names of the columns, although {doubt}; if it is a \
+             row, load with `--header no`"
+        ))),
+        // The table's columns do not have these names, so the plan refuses them.
+        (true, Some(_)) if !ignores_names => Ok(None),
+        _ => {
+            let message =
+                format!("could not tell whether the first line names the columns: {doubt}");
+            let hint = "Say so with `--header yes`, or `--header no` if it is a row.";
+            Err(Error::new(ErrorKind::Format, message).hint(hint))
+        }
+    }
 }
 
 /// Returns the columns of a new table: the inferred columns under the user's names, and as text the

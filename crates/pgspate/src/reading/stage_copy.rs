@@ -19,12 +19,14 @@ pub(crate) struct StageCopy<'a> {
     pub(crate) table: &'a TargetTable,
     /// The name in SQL of the stage, or of the table itself.
     pub(crate) stage: &'a str,
+    /// The unquoted name of the stage, or of the table itself, as the server's messages show it.
+    pub(crate) relation: &'a str,
 }
 
 impl StageCopy<'_> {
     /// Returns the job that copies all rows in one session.
     pub(crate) fn job(self, make_encoder: MakeEncoder, destination: Destination) -> CopyJob {
-        let StageCopy { dsn, limits, reading, plan, table, stage } = self;
+        let StageCopy { dsn, limits, reading, plan, table, stage, relation } = self;
         let (checked, checked_plan) = (reading.clone(), plan.clone());
         let session_name = format!("pgspate load {}", table.name);
         CopyJob {
@@ -42,7 +44,7 @@ impl StageCopy<'_> {
             mode: plan.mode,
             one_statement: false,
             lanes: Lanes::Fixed(1),
-            table_name: table.name.clone(),
+            table_name: relation.to_owned(),
             columns: plan.column_names(),
             input_names: reading.names(),
             may_skip_rows: false,

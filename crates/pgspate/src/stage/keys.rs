@@ -86,6 +86,12 @@ pub(crate) fn differ_sql(left: &str, equals: &str, right: &str) -> String {
     format!("({left} {equals} {right}) is not true and ({left} is not null or {right} is not null)")
 }
 
+/// Returns SQL that is true if two lists of values are not identical byte by byte. Citus rewrites the
+/// operator `*<>` so that it compares the values one by one, and then does not find it.
+pub(crate) fn image_differs_sql(left: &str, right: &str) -> String {
+    format!("pg_catalog.record_image_ne(row({left}), row({right}))")
+}
+
 /// Oids of `numeric` and `character`. With a type modifier, all values of a column have the same
 /// scale or length, so equal values are identical.
 const IDENTICAL_WITH_MODIFIER: [u32; 2] = [1700, 1042];

@@ -19,6 +19,8 @@ use pgspate_target::{TargetTable, TypedQuery, quote_ident, server_error};
 
 /// The stage's name in SQL.
 pub(crate) const STAGE_NAME: &str = "pg_temp.pgspate_stage";
+/// The stage's name as the server's messages show it.
+pub(crate) const STAGE_RELATION: &str = "pgspate_stage";
 
 /// Memory of a session for pages of temporary tables. The server writes more pages to files.
 pub(crate) const TEMP_BUFFERS: &str = "128MB";

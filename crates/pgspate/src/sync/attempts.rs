@@ -239,7 +239,9 @@ impl<'a> SyncAttempts<'a> {
         let mut facts = read_advice_facts(&first.client, sync).await?;
         facts.can_split = report.has_grown() && can_split(sync, first).await;
         report.advice = advice(&report, &facts);
-        report.warnings.extend(sync.staging.reading.skipped.clone());
+        report.warnings.extend(sync.staging.reading.warnings());
+        report.input.clone_from(&sync.evidence);
+        report.header_guess.clone_from(&sync.staging.reading.header_guess);
         Ok(report)
     }
 }

@@ -15,13 +15,14 @@ use pgspate_target::{TargetColumn, TargetTable, quote_ident, server_error};
 
 /// Query for whether no two rows of the table can have the same key. This requires a unique index
 /// whose columns are all in the key, cannot be NULL, and use the default equality of their types.
-/// An index of a table does not cover tables that inherit from the table.
+/// An index of a table does not cover tables that inherit from the table. Only an index of a
+/// hypertable covers its chunks, because its columns decide to which chunk a row belongs.
 const IS_UNIQUE_SQL: &str = "\
 select exists (
     select from pg_index i
     join pg_class t on t.oid = i.indrelid
     where i.indrelid = $1 and i.indisunique and i.indisvalid and i.indpred is null
-      and (t.relkind = 'p' or not exists (select from pg_inherits where inhparent = t.oid))
+      and (t.relkind = 'p' or $3 or not exists (select from pg_inherits where inhparent = t.oid))
       and i.indexprs is null and (
         select bool_and(a.attnotnull and a.attname = any($2) and c.opcdefault
                         and i.indcollation[k.nth - 1] = a.attcollation)
@@ -64,7 +65,12 @@ pub(super) async fn is_unique(
     key: &[String],
 ) -> Result<bool> {
     let failed = server_error(format!("could not look up the keys of {}", table.sql_name));
-    Ok(client.query_one(IS_UNIQUE_SQL, &[&table.oid, &key]).await.map_err(failed)?.get(0))
+    let is_in_chunks = table.storage.is_in_chunks();
+    Ok(client
+        .query_one(IS_UNIQUE_SQL, &[&table.oid, &key, &is_in_chunks])
+        .await
+        .map_err(failed)?
+        .get(0))
 }
 
 /// Checks that the server can match rows by these columns of `table`. `role` says what the columns

@@ -234,17 +234,6 @@ async fn classify_columns(staging: &Staging, options: &SyncOptions) -> Result<Sy
         true => keys::primary_key(client, table).await?,
     };
     let is_unique = columns::is_unique(client, table, &key).await?;
-    let storage = table.storage.facts();
-    if let (Some(extension), false, false) =
-        (storage.extension, storage.has_row_addresses, is_unique)
-    {
-        let message = format!(
-            "{extension} distributes {} over several servers, so rows are found by key only, but \
-             no unique index covers the key",
-            table.sql_name
-        );
-        return Err(Error::new(ErrorKind::Plan, message).hint("Name a unique key with `--key`."));
-    }
     let operators = keys::equality_operators(client, table).await?;
     columns::check_comparable(client, table, "key", &key, &operators).await?;
     if let Scope::By(names) = &options.scope {
@@ -253,6 +242,17 @@ async fn classify_columns(staging: &Staging, options: &SyncOptions) -> Result<Sy
     let (written, ignored) = (&staging.plan.columns, &options.ignored);
     let columns =
         SyncColumns::classify(table, written, &key, ignored, &nondeterministic, &operators)?;
+    let storage = table.storage.facts();
+    if let (Some(extension), false, false) =
+        (storage.extension, storage.has_row_addresses, is_unique)
+    {
+        let message = format!(
+            "{} {} of {extension}, so rows are found by key only, but no unique index covers the \
+             key",
+            table.sql_name, storage.lack_of_addresses
+        );
+        return Err(Error::new(ErrorKind::Plan, message).hint("Name a unique key with `--key`."));
+    }
     if let Scope::By(names) = &options.scope {
         for name in names {
             if !staging.plan.columns.iter().any(|column| column.name == *name) {
@@ -341,15 +341,20 @@ impl PreparedSync {
     fn run_with_member(mut self, watch: &Arc<LoadWatch>) -> Result<SyncReport> {
         self.open_member(&watch.copy)?;
         let record_failure = self.failure_recorder();
-        let added_columns = match self.staging.to_add.clone() {
-            None => Vec::new(),
-            Some(to_add) => match to_add.add(&mut self.staging.control_session, &watch.copy)? {
-                true => to_add.columns,
-                false => return Err(added_meanwhile_error(self.table())),
-            },
-        };
+        let to_add = self.staging.to_add.clone();
+        if let Some(to_add) = &to_add
+            && !to_add.add(&mut self.staging.control_session, &watch.copy)?
+        {
+            return Err(added_meanwhile_error(self.table()));
+        }
         let done = self.run_to_end(watch).inspect_err(record_failure);
-        done.map(|report| SyncReport { added_columns, ..report })
+        match (done, to_add) {
+            (done, None) => done,
+            (Ok(report), Some(ColumnsToAdd { columns, .. })) => {
+                Ok(SyncReport { added_columns: columns, ..report })
+            }
+            (Err(error), Some(to_add)) => Err(to_add.hint_stays(error)),
+        }
     }
 
     fn run_to_end(mut self, watch: &Arc<LoadWatch>) -> Result<SyncReport> {

@@ -73,6 +73,11 @@ pub struct SyncReport {
     pub advice: Vec<String>,
     /// Warnings about work that failed after the rows were committed.
     pub warnings: Vec<String>,
+    /// Facts that were found about the source, such as its format and whether it has a header.
+    pub input: Vec<String>,
+    /// The warning that the first line was taken for a header, if it may be a row.
+    #[serde(skip)]
+    pub header_guess: Option<String>,
     /// Which member of a fleet the sync was, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fleet: Option<MemberReport>,

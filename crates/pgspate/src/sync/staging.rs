@@ -17,7 +17,7 @@ use crate::fleet::FleetEntry;
 use crate::format::EncodeMode;
 use crate::job::{ControlSession, RetryAfterConnectionLoss};
 use crate::load::add_columns::ColumnsToAdd;
-use crate::load::create::check_typed_columns;
+use crate::load::create::{self, check_typed_columns};
 use crate::plan::{RowPlan, RowRequest, hint_date_format};
 use crate::reading::{
     LoadWatch, MakeEncoder, SniffedInputs, StageCopy, Survey, check_constants, hint_encoding,
@@ -95,6 +95,8 @@ impl Staging {
         let to_add = match created {
             None => {
                 let connection = &control_session.connection;
+                let unused = create::unused_choices(connection, &table, &options.new_table);
+                reading.unused_options = runtime.block_on(unused)?;
                 let adding = ColumnsToAdd::plan(connection, &mut table, &reading, &request, types);
                 runtime.block_on(adding)?
             }
@@ -201,7 +203,7 @@ impl Staging {
                      lock table {} in access share mode nowait",
                     self.table.sql_name
                 );
-                (make_filter, Destination::OpenTransaction { before })
+                (make_filter, Destination::OpenTransaction { before, is_partial: true })
             }
         };
         let copy = StageCopy {
@@ -211,6 +213,7 @@ impl Staging {
             plan: &self.plan,
             table: &self.table,
             stage: stage::STAGE_NAME,
+            relation: stage::STAGE_RELATION,
         };
         let job = copy.job(make_encoder, destination);
         Ok(CopyJob {

@@ -446,7 +446,7 @@ impl SyncStatements<'_> {
         if !other.is_empty() {
             let (left, right) =
                 (list(other.iter().copied(), "t"), list(other.iter().copied(), "s"));
-            all.push(format!("row({left})::record operator(pg_catalog.*<>) row({right})::record"));
+            all.push(keys::image_differs_sql(&left, &right));
         }
         (!all.is_empty()).then(|| all.join(" or "))
     }

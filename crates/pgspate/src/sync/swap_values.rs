@@ -10,7 +10,7 @@ use tokio_postgres::error::SqlState;
 
 use super::PreparedSync;
 use super::statements::{DIFF, IN_SOURCE, PARTITION, SyncStatements, TID, list};
-use crate::stage::referrers;
+use crate::stage::{keys, referrers};
 use crate::{Error, Result};
 use pgspate_target::measure::StatementCost;
 use pgspate_target::{TargetTable, TypedQuery, quote_ident, server_error};
@@ -204,7 +204,7 @@ impl SyncStatements<'_> {
             return None;
         }
         let (old, new) = (list(changed.iter(), "t"), list(changed.iter(), "s"));
-        let changes = format!("row({old})::record operator(pg_catalog.*<>) row({new})::record");
+        let changes = keys::image_differs_sql(&old, &new);
         let Some(equal) = &index.equality_columns else { return Some(changes) };
         let needed: String =
             set(equal).iter().map(|it| format!(" and {}", it.matches("n", "t"))).collect();

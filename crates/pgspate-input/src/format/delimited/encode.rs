@@ -270,7 +270,10 @@ impl DelimitedEncoder {
         } else {
             "extra data after last expected column".to_owned()
         };
-        let hint = format!("Expected {}, found {found}.", counted(fields as u64, "field"));
+        let mut hint = format!("Expected {}, found {found}.", counted(fields as u64, "field"));
+        if bytes[self.record_start..].starts_with(self.layout.eol.bytes()) {
+            hint += " The line is empty. Skip such lines with `--skip-blank-lines`.";
+        }
         Err(self.format_error(bytes, &message).hint(hint))
     }
 
@@ -294,8 +297,13 @@ impl DelimitedEncoder {
                     Eol::CrLf => "a carriage return and a newline",
                     Eol::Cr => "a carriage return",
                 };
+                let convert = match self.layout.eol {
+                    Eol::Cr => "`tr '\\r' '\\n'`",
+                    Eol::Lf | Eol::CrLf => "`tr -d '\\r'`",
+                };
                 error.hint(format!(
-                    "The first line ends with {eol}, so all lines must end like this."
+                    "The first line ends with {eol}, so all lines must end like this. If no value \
+                     has line ends, {convert} makes all of them newlines."
                 ))
             }
             _ => error,

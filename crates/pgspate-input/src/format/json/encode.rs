@@ -423,7 +423,8 @@ impl JsonEncoder {
             ),
             UnsupportedEscape::Surrogate => (
                 SqlState::INVALID_TEXT_REPRESENTATION,
-                "A Unicode surrogate must be part of a pair. Only a json column accepts it alone.",
+                "A Unicode surrogate must be part of a pair. Only a json column accepts it alone. \
+                 `--rejects FILE` sets such records aside.",
             ),
         };
         Error::new(ErrorKind::Type, message).at(place).with_sqlstate(code).hint(hint)

@@ -64,6 +64,9 @@ pub(super) fn sniff_dialect(
     detect_null(&records, given, sniffed);
     sniffed.columns = records.first().map_or(0, Vec::len);
     detect_header(&records, known, given, sniffed);
+    if !complete && sniffed.header_doubt == Some(ONLY_LINE) {
+        sniffed.header_doubt = Some("the first 256 KiB have no other whole line");
+    }
     // PostgreSQL writes COPY text with tabs, without a header, with \N, and with its own escapes
     // only.
     let has_copy_nulls = sniffed.null == "\\N";
@@ -337,9 +340,11 @@ fn detect_header(
         (None, None) => (false, "there are no records"),
         (None, Some((first, rest))) => {
             let (header, why) = judge_header(first, rest, known, sniffed);
-            sniffed.header_doubt =
-                (!header && matches!(why, ONLY_LINE | FEW_NAMES) && looks_like_names(first))
-                    .then_some(why);
+            sniffed.header_doubt = match why {
+                ONLY_LINE | FEW_NAMES => looks_like_names(first).then_some(why),
+                ONLY_WORDS => (known_names(first, known) == 0).then_some("all columns are text"),
+                _ => None,
+            };
             (header, why)
         }
     };
@@ -350,12 +355,21 @@ fn detect_header(
 
 const ONLY_LINE: &str = "there is only one line";
 const FEW_NAMES: &str = "the other lines have values, but several fields of the first are empty";
+const ONLY_WORDS: &str = "the first line looks like names, which do not occur again";
 const NO_NAMES: &str = "fields of the first line are empty or equal";
 
 /// Returns whether all fields with text look like names of columns, and there is such a field.
 fn looks_like_names(record: &[SampleField]) -> bool {
     let mut texts = record.iter().map(|it| it.text.trim_ascii()).filter(|it| !it.is_empty());
     texts.clone().next().is_some() && texts.all(is_name)
+}
+
+/// Returns how many fields of the record are known names of columns.
+fn known_names(record: &[SampleField], known: Option<&[String]>) -> usize {
+    let known: HashSet<String> =
+        known.unwrap_or_default().iter().map(|name| name.to_lowercase()).collect();
+    let name = |it: &SampleField| String::from_utf8_lossy(it.text.trim_ascii()).to_lowercase();
+    record.iter().filter(|field| known.contains(&name(field))).count()
 }
 
 /// Returns whether the first record is a header, and why.
@@ -367,12 +381,8 @@ fn judge_header(
 ) -> (bool, &'static str) {
     let names: Vec<_> =
         first.iter().map(|field| String::from_utf8_lossy(field.text.trim_ascii())).collect();
-    if let Some(known) = known {
-        let known: HashSet<String> = known.iter().map(|name| name.to_lowercase()).collect();
-        let matched = names.iter().filter(|name| known.contains(&name.to_lowercase())).count();
-        if matched * 2 > names.len() {
-            return (true, "the first line names the table's columns");
-        }
+    if known_names(first, known) * 2 > names.len() {
+        return (true, "the first line names the table's columns");
     }
     let is_null = |field: &SampleField| !field.quoted && field.text == sniffed.null.as_bytes();
     // `t`, `no` and `on` may be booleans or names of columns.
@@ -425,7 +435,7 @@ fn judge_header(
     let are_names = first.iter().all(|field| is_name(field.text.trim_ascii()));
     let occur_again = rest.iter().any(|row| row.iter().zip(first).any(|(a, b)| a.text == b.text));
     match (are_names, occur_again) {
-        (true, false) => (true, "the first line looks like names, which do not occur again"),
+        (true, false) => (true, ONLY_WORDS),
         (true, true) => (false, "words of the first line occur again in other lines"),
         (false, _) => (false, "the first line does not look like names"),
     }

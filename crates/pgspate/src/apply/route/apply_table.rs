@@ -64,8 +64,8 @@ pub(crate) struct ApplyTable {
     /// Unique indexes except the key: positions in `columns`.
     pub(crate) unique_indexes: Vec<Vec<usize>>,
     /// The type's OID of each column, and whether the column is writable. `None` if rows cannot be
-    /// parameters of the table's row type: a domain may reject the NULL of an absent value, or the
-    /// table is spread over several servers.
+    /// parameters of the table's row type: a domain may reject the NULL of an absent value, or
+    /// rows have no addresses.
     pub(crate) record_types: Option<Vec<(u32, bool)>>,
     /// Increases when columns are added.
     pub(crate) version: u32,

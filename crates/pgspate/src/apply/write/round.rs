@@ -445,11 +445,12 @@ async fn stage_rows(session: &mut WriterSession, round_table: &RoundTable<'_>) -
 
 /// Returns the error for updates and deletes of a table whose rows can only be found by a key.
 fn no_key_error(facts: &ApplyTable) -> Error {
-    let name = &facts.table.sql_name;
-    let extension = facts.table.storage.facts().extension.unwrap_or_default();
+    let storage = facts.table.storage.facts();
     let message = format!(
-        "{extension} stores the rows of {name} on several servers, so rows are found by key only, \
-         but the table has no key"
+        "{} {} of {}, so rows are found by key only, but the table has no key",
+        facts.table.sql_name,
+        storage.lack_of_addresses,
+        storage.extension.unwrap_or_default()
     );
     Error::new(ErrorKind::Plan, message).hint("Add a primary key or a unique constraint.")
 }

@@ -34,7 +34,9 @@ use crate::encode::Encoded;
 use crate::format::{Chunk, ChunkEncoder, EncodeMode};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::ledger::{ChunkRecord, JobId};
-use pgspate_target::shards::{PreparedOrigin, ShardSession, ShardedTable, find_other_server};
+use pgspate_target::shards::{
+    PreparedOrigin, ShardSession, ShardedTable, find_other_server, is_reached_by_coordinator,
+};
 
 /// The most pieces that wait for a session.
 const PIECES_WAITING_MAX: usize = 4;
@@ -74,7 +76,7 @@ struct ShardCopy<'a> {
 /// Runs the job to its end. Blocks.
 ///
 /// # Errors
-/// The user's request to stop.
+/// The user's request to stop. [`ErrorKind::Ledger`] if a node has lost committed rows.
 pub(super) fn run(
     shared: &SharedRun<'_>,
     route: &Arc<ShardRoute>,
@@ -86,6 +88,10 @@ pub(super) fn run(
         Err(error) => error,
     };
     shared.check_cancelled()?;
+    if error.kind() == ErrorKind::Ledger {
+        // The ledger counts rows that a node has lost. Repeating the copy would leave them out.
+        return Err(error);
+    }
     Ok(match is_interruption(&error) {
         true => CopyEnd::Interrupted(error),
         false => CopyEnd::NotRoutable(error),
@@ -180,12 +186,17 @@ impl<'a> ShardCopy<'a> {
     /// Opens the sessions with the nodes, and checks that the coordinator sees them there.
     async fn open_writers(&self, coordinator: &Client) -> Result<Vec<ShardWriter>> {
         let count = self.session_of_shard.iter().max().map_or(0, |last| last + 1);
-        let opening = (0..count).map(|session| {
+        let opening = (0..count).map(async |session| {
             let shards = 0..self.session_of_shard.len();
             let shards: Vec<usize> =
                 shards.filter(|shard| self.session_of_shard[*shard] == session).collect();
             let node = shards.first().map_or(0, |shard| self.route.table.shards[*shard].node);
-            ShardWriter::open(self.shared.job, self.route, node, shards)
+            match ShardWriter::open(self.shared.job, self.route, node, shards).await {
+                Err(error) if error.is_retryable() => {
+                    Err(self.explain_unreachable(coordinator, node, error).await)
+                }
+                opened => opened,
+            }
         });
         let writers = try_join_all(opening).await?;
         let sessions: Vec<ShardSession> = writers.iter().map(|it| it.identity.clone()).collect();
@@ -195,6 +206,19 @@ impl<'a> ShardCopy<'a> {
                 let message = format!("the name of {node} leads to another server from here");
                 Err(Error::new(ErrorKind::Plan, message))
             }
+        }
+    }
+
+    /// Returns the error for a node that could not be reached. It is not retryable if the
+    /// coordinator reaches the node: the rows can go through the coordinator.
+    async fn explain_unreachable(&self, coordinator: &Client, node: usize, error: Error) -> Error {
+        let node = &self.route.table.nodes[node];
+        match is_reached_by_coordinator(coordinator, node).await {
+            Ok(true) => {
+                let message = format!("only the coordinator can reach {node}");
+                Error::new(ErrorKind::Plan, message).because(error)
+            }
+            Ok(false) | Err(_) => error,
         }
     }
 

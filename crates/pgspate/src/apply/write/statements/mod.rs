@@ -10,6 +10,7 @@ mod without_key;
 
 use crate::apply::batch::{ColumnPresence, EncodedTable, RowAction};
 use crate::apply::route::{ApplyColumn, ApplyTable};
+use crate::stage::keys;
 use pgspate_target::ledger::TRANSACTION_SETTING;
 use pgspate_target::quote_ident;
 
@@ -357,10 +358,7 @@ impl<'a> ApplyStatements<'a> {
             let is_other = match column.is_exact {
                 true => column.differ_sql(&format!("t.{name}"), &format!("s.{name}")),
                 // 1.0 and 1.00 are equal but not identical.
-                false => format!(
-                    "row({})::record operator(pg_catalog.*<>) row(s.{name})::record",
-                    as_base_type("t.", column)
-                ),
+                false => keys::image_differs_sql(&as_base_type("t.", column), &format!("s.{name}")),
             };
             sets.extend(set_given_sql(at, column, presence));
             match presence {

@@ -1,0 +1,77 @@
+//! Tests that a first line which may be a header or a row is neither lost nor written without a
+//! word.
+
+use insta::assert_snapshot;
+
+use crate::support::LoadCase;
+
+/// A line of words alone is a row for `\copy`, and a header for most exports.
+#[test]
+fn one_line_that_names_other_columns_is_not_a_row_of_a_table() {
+    let case = LoadCase::new("create table t (id text, name text)");
+    case.put("t.csv", "person,full name\n");
+    for args in ["", "--columns id,name", "--ignore-unknown", "--add-columns"] {
+        let said = case.refusal(&format!("t.csv --table t {args}"));
+        assert!(said.contains("hint: Say so with `--header yes`, or `--header no`"), "{said}");
+    }
+    assert_snapshot!(case.refusal("t.csv --table t --columns id,name"), @"
+    error: could not tell whether the first line names the columns: there is only one line
+      at: t.csv
+
+    hint: Say so with `--header yes`, or `--header no` if it is a row.
+    ");
+    assert_eq!(case.rows("t"), Vec::<String>::new());
+    case.load("t.csv --table t --columns id,name --header yes").success();
+    assert_eq!(case.rows("t"), Vec::<String>::new());
+    case.load("t.csv --table t --columns id,name --header no --restart").success();
+    assert_eq!(case.rows("t"), ["(person,\"full name\")"]);
+    // Names of the table are a header, and values are a row.
+    case.put("u.csv", "id,name\n");
+    case.load("u.csv --table t").success();
+    case.put("v.csv", "1,name\n");
+    case.load("v.csv --table t").success();
+    assert_eq!(case.rows("t").len(), 2);
+}
+
+/// With `--columns`, names in a header do not count, so a row taken for a header would be lost.
+#[test]
+fn a_row_of_words_is_not_lost_as_a_header() {
+    let case = LoadCase::new("create table t (a text, b text)");
+    case.put("t.csv", "apple,red\nbanana,yellow\n");
+    for args in ["--columns a,b", "--ignore-unknown", "--add-columns"] {
+        let said = case.refusal(&format!("t.csv --table t {args}"));
+        assert!(said.contains("columns: all columns are text"), "{said}");
+    }
+    // Without these options, the names are compared with those of the table.
+    let said = case.refusal("t.csv --table t");
+    assert!(said.contains("\"apple\""), "{said}");
+    case.load("t.csv --table t --columns a,b --header no").success();
+    assert_eq!(case.rows("t"), ["(apple,red)", "(banana,yellow)"]);
+    // A header that has one of the names is known.
+    case.put("u.csv", "b,more,yet\nx,y,z\n");
+    case.load("u.csv --table t --ignore-unknown").success();
+    assert_eq!(case.value("select count(*) from t"), "3");
+}
+
+#[test]
+fn a_header_that_may_be_a_row_of_a_new_table_is_said() {
+    let case = LoadCase::new("");
+    case.put("t.csv", "apple,red\nbanana,yellow\n");
+    let run = case.load("t.csv --table t --create --quiet --json");
+    let warning = "the first line was taken for the names of the columns, although all columns \
+                   are text; if it is a row, load with `--header no`";
+    assert_eq!((run.status, run.stderr), (Some(0), format!("warning: {warning}\n")));
+    let report: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!(report["warnings"], serde_json::json!([warning]));
+    let input = report["input"].as_array().unwrap();
+    assert!(input.iter().any(|it| it.as_str().unwrap().starts_with("header yes:")), "{input:?}");
+    let plan = case.load("t.csv --table u --create --plan --json").stdout;
+    let plan: serde_json::Value = serde_json::from_str(&plan).unwrap();
+    assert_eq!(plan["warnings"], serde_json::json!([warning]));
+    // Who says whether there is a header is not warned, and neither is who has values below it.
+    for args in ["t.csv --table v --header yes", "t.csv --table w --header no"] {
+        assert_eq!(case.load(&format!("{args} --create --quiet")).success(), "");
+    }
+    case.put("x.csv", "name,weight\napple,3\n");
+    assert_eq!(case.load("x.csv --create --quiet").success(), "");
+}

@@ -1,0 +1,97 @@
+//! Tests that errors of files as people have them say what to do.
+
+use insta::assert_snapshot;
+
+use crate::support::LoadCase;
+
+fn new_case() -> LoadCase {
+    LoadCase::new("create table t (id int, name text)")
+}
+
+#[test]
+fn empty_lines_and_other_line_ends_say_what_removes_them() {
+    let case = new_case();
+    case.put("t.csv", "id,name\n1,a\n\n2,b\n");
+    assert_snapshot!(case.refusal("t.csv"), @r#"
+    error: could not load "t.csv" into public.t
+      caused by: missing data for column "name"
+      at: t.csv, line 3, byte 12
+
+    hint: Expected 2 fields, found 1. The line is empty. Skip such lines with
+          … `--skip-blank-lines`.
+    "#);
+    case.load("t.csv --skip-blank-lines").success();
+    for (text, how) in [
+        ("id,name\r\n1,a\n", "`tr -d '\\r'` makes all of them newlines"),
+        ("id,name\n1,a\r\n", "`tr -d '\\r'` makes all of them newlines"),
+        ("id,name\r1,a\n", "`tr '\\r' '\\n'` makes all of them newlines"),
+    ] {
+        case.put("u.csv", text);
+        let said = case.refusal("u.csv --table t --header yes").replace("\n      … ", " ");
+        assert!(said.contains(how), "{text:?}: {said}");
+    }
+}
+
+#[test]
+fn nul_bytes_say_what_removes_them() {
+    let case = new_case();
+    case.put("t.csv", "id,name\n1,a\0\n");
+    for args in ["t.csv", "t.csv --format csv"] {
+        let said = case.refusal(args);
+        assert!(said.contains("`tr -d '\\000'` removes them"), "{args}: {said}");
+    }
+}
+
+#[test]
+fn a_header_before_a_long_line_is_not_called_the_only_line() {
+    let case = LoadCase::new("");
+    case.put("t.csv", format!("id,name\n1,{}\n", "x".repeat(2 << 20)));
+    let said = case.refusal("t.csv --create").replace("\n      … ", " ");
+    assert!(said.contains("the first 256 KiB have no other whole line"), "{said}");
+    case.load("t.csv --create --header yes").success();
+    assert_eq!(case.value("select length(name) from t"), (2 << 20).to_string());
+}
+
+#[test]
+fn a_file_with_another_delimiter_in_a_folder_is_told() {
+    let case = new_case();
+    case.put("land/a.csv", "id,name\n1,a\n");
+    case.put("land/b.csv", "id;name\n2;b\n");
+    assert_snapshot!(case.refusal("land --table t"), @r#"
+    error: could not load "land/a.csv" and 1 more into public.t
+      caused by: the header differs from the header of the first input: field "id" is
+          … missing
+      at: land/b.csv, line 1
+
+    hint: The line is delimited by ";", other than the first input. Load such inputs apart
+          … from the others.
+    "#);
+}
+
+/// A service that has no records answers `[]`, and one that fails may answer with anything.
+#[test]
+fn json_without_objects_is_no_rows_or_a_refused_record() {
+    let case = new_case();
+    for (text, refused) in [
+        ("[]", None),
+        (" [ ]\n", None),
+        ("5\n", Some("expected a JSON object or array")),
+        ("\"x\"", Some("expected a JSON object or array")),
+        ("null", Some("expected a JSON object or array")),
+    ] {
+        case.put("t.json", text);
+        match refused {
+            None => drop(case.load("t.json --table t --restart").success()),
+            Some(message) => {
+                let said = case.refusal("t.json --table t");
+                assert!(said.contains(message) && said.contains("line 1"), "{text}: {said}");
+            }
+        }
+        let said = case.refusal("t.json --table made --create");
+        assert!(said.contains("the input has no objects"), "{text}: {said}");
+    }
+    assert_eq!(case.rows("t"), Vec::<String>::new());
+    case.put("t.json", "{\"id\": 1, \"name\": \"\\ud800\"}");
+    let said = case.refusal("t.json --table t");
+    assert!(said.contains("`--rejects FILE` sets such records aside"), "{said}");
+}
