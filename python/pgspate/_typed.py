@@ -26,6 +26,7 @@ class ModelLoadOptions(TypedDict, total=False):
     rejects: Path | None
     max_rejects: int | str | None
     changed: Literal['error', 'skip', 'reload']
+    allow_empty: bool
     restart: bool
     no_ledger: bool
     into_shards: bool
