@@ -81,7 +81,8 @@ $(BARE)/made: python/tests/requirements-bare.txt
 
 # Writes from real engines, with tasks, executors and nodes that die. The second run of mypy sees the
 # engines' own types.
-FLEET_TYPED = pgspate/spark.py pgspate/_spark_source.py pgspate/ray.py pgspate/dlt.py pyspark_pgspate
+FLEET_TYPED = pgspate/spark.py pgspate/_spark_source.py pgspate/_spark_stream.py pgspate/ray.py \
+	pgspate/dlt.py pyspark_pgspate
 test-fleet: $(VENV)/made $(FLEET)/made $(AIRFLOW)/made
 	@java -version 2> /dev/null || { \
 		echo "Java 17 is missing: apt-get install default-jre-headless"; exit 1; \
@@ -91,6 +92,13 @@ test-fleet: $(VENV)/made $(FLEET)/made $(AIRFLOW)/made
 	cd python && PYTHONPATH=$(CURDIR)/python ../$(FLEET)/bin/python -m pytest tests-fleet
 	cd python && PYTHONPATH=$(CURDIR)/python ../$(AIRFLOW)/bin/python -m pytest \
 		tests-fleet/test_airflow.py
+
+# The driver of Spark's own writer, to compare with.
+JDBC_VERSION = 42.7.14
+JDBC = target/jdbc/postgresql-$(JDBC_VERSION).jar
+$(JDBC):
+	mvn -B -q org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy \
+		-Dartifact=org.postgresql:postgresql:$(JDBC_VERSION) -DoutputDirectory=$(CURDIR)/target/jdbc
 
 $(FLEET)/made: python/tests/requirements-fleet.txt
 	$(PYTHON) -m venv $(FLEET)
@@ -232,14 +240,11 @@ bench:
 # Measures Spark and Ray, with the package as a release build. LINEITEM is a file that `make bench` makes;
 # Maven fetches the JDBC driver.
 LINEITEM = $${XDG_CACHE_HOME:-$$HOME/.cache}/pgspate-bench/lineitem-0.4.parquet
-JDBC_VERSION = 42.7.14
 BENCH_FLEET = target/bench-fleet
-bench-fleet: $(VENV)/made $(FLEET)/made
+bench-fleet: $(VENV)/made $(FLEET)/made $(JDBC)
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/maturin develop -q --release -m python/Cargo.toml
-	mvn -B -q org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy \
-		-Dartifact=org.postgresql:postgresql:$(JDBC_VERSION) -DoutputDirectory=$(CURDIR)/$(BENCH_FLEET)
-	PYTHONPATH=$(CURDIR)/python $(FLEET)/bin/python bench/fleet.py $(LINEITEM) \
-		--jar $(BENCH_FLEET)/postgresql-$(JDBC_VERSION).jar --out $(BENCH_FLEET)/trials.ndjson
+	PYTHONPATH=$(CURDIR)/python $(FLEET)/bin/python bench/fleet.py $(LINEITEM) --jar $(JDBC) \
+		--out $(BENCH_FLEET)/trials.ndjson
 
 # Without nightly Rust and cargo-fuzz, the targets run on random mutations, without coverage.
 fuzz:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit, urlunsplit
 
-from ._engine import mode_options
+from ._engine import EngineJob, mode_options
 from ._errors import UsageError
 
 # Options in the case in which they are documented. Spark's options are case-insensitive.
@@ -22,8 +22,8 @@ _TEXTS = {"commit": "commit", "scope": "scope", "maxDelete": "max_delete"}
 _LISTS = {"key": "key", "scopeBy": "scope_by", "ignoreColumns": "ignore_columns"}
 _FLAGS = {"noDelete": "no_delete", "insertOnly": "insert_only", "allowEmpty": "allow_empty",
           "stableParts": "stable_parts"}
-_NUMBERS = {"connections": "connections", "buffer": "buffer"}
-_OTHERS = ("write", "job", "columns", "ignoreUnknown", "create")
+_NUMBERS = {"connections": "connections", "buffer": "buffer", "maxRejects": "max_rejects"}
+_OTHERS = ("write", "job", "stream", "columns", "ignoreUnknown", "create")
 OPTIONS = (*_TARGET, *_TEXTS, *_LISTS, *_FLAGS, *_NUMBERS, *_OTHERS)
 
 # Options of JDBC that say how it writes, or how it reads. Here they have no effect.
@@ -86,43 +86,43 @@ _URL_WITHOUT_EFFECT = {
 }
 
 
-@dataclass
-class SparkOptions:
+@dataclass(frozen=True)
+class SparkOptions(EngineJob):
     """The options of a write.
 
     Attributes:
-        to: Connection string. None stands for the environment of each executor.
-        table: Name of the table, written as in SQL.
-        job: Name of the job.
+        stream: Name of the stream.
         create: Whether to create the table if it does not exist.
-        begin: Arguments of `begin_write` that were given.
-        columns: Columns of the table that are written.
-        ignore_unknown: Whether columns that the table lacks are left out.
         notes: What the user should know about options without effect.
     """
 
-    to: str | None
-    table: str
-    job: str | None = None
+    stream: str | None = None
     create: bool = False
-    begin: dict[str, Any] = field(default_factory=dict)
-    columns: list[str] | None = None
-    ignore_unknown: bool = False
     notes: list[str] = field(default_factory=list)
 
 
-def parse_options(options: Mapping[str, str], *, overwrite: bool) -> SparkOptions:
+def parse_options(
+    options: Mapping[str, str], *, overwrite: bool, is_stream: bool = False
+) -> SparkOptions:
     """Returns the options of a write.
 
     Args:
         options: The options as Spark passes them.
-        overwrite: Whether the write has the mode `overwrite`.
+        overwrite: Whether the write has the mode `overwrite`; a stream: the output mode `complete`.
+        is_stream: Whether a stream is written.
 
     Raises:
         UsageError: An option is unknown, contradicts another, or has a wrong value.
     """
     given = {name.lower(): value for name, value in options.items()}
+    if is_stream:
+        # The engine's, not the sink's.
+        given.pop("checkpointlocation", None)
     notes = _check_names(given)
+    if is_stream and "job" in given:
+        raise UsageError("a stream has no option job", hint="Name the stream by `stream`.")
+    if not is_stream and "stream" in given:
+        raise UsageError("the option stream is for `writeStream`", hint="Name the job by `job`.")
     to = _target(given, notes)
     if "dbtable" not in given:
         raise UsageError("the option dbtable is missing", hint="Name the table with `dbtable`.")
@@ -140,8 +140,9 @@ def parse_options(options: Mapping[str, str], *, overwrite: bool) -> SparkOption
         if name.lower() in given:
             begin[argument] = _number(name, given[name.lower()])
     columns = _names(given["columns"]) if "columns" in given else None
-    return SparkOptions(to, given["dbtable"], given.get("job"), _flag(given, "create"), begin,
-                        columns, _flag(given, "ignoreUnknown"), notes)
+    return SparkOptions(given["dbtable"], to, given.get("job"), begin, columns,
+                        _flag(given, "ignoreUnknown"), given.get("stream"),
+                        _flag(given, "create"), notes)
 
 
 def _check_names(given: dict[str, str]) -> list[str]:

@@ -52,15 +52,21 @@ class DefaultSource(DataSource):
         options = parse_options(self.options, overwrite=overwrite)
         for note in options.notes:
             warnings.warn(note, stacklevel=2)
-        ticket = begin_frame(schema, options.table, options.to, options.job, options.create,
-                             options.begin)
+        ticket = begin_frame(options, schema, options.create)
         return PartWriter(ticket, options)
 
     def streamWriter(  # noqa: N802
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
-        hint = "Write each epoch by `.foreachBatch(pgspate.spark.sink(table, to=...))`."
-        raise UsageError("`writeStream.format(\"pgspate\")` is not supported", hint=hint)
+        """Checks the options. Spark calls this twice for each epoch."""
+        options = parse_options(self.options, overwrite=overwrite, is_stream=True)
+        try:
+            from ._spark_stream import EpochWriter
+        except ImportError:
+            hint = "Write each epoch by `.foreachBatch(pgspate.spark.sink(table, to=...))`."
+            message = "`writeStream.format(\"pgspate\")` needs Spark 4.1 or newer"
+            raise UsageError(message, hint=hint) from None
+        return EpochWriter(schema, options)
 
 
 @dataclass
@@ -80,25 +86,29 @@ class PartWriter(DataSourceArrowWriter):
 
     def __init__(self, ticket: Ticket, options: SparkOptions) -> None:
         self.ticket = ticket
-        self.columns = options.columns
-        self.ignore_unknown = options.ignore_unknown
+        self.options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PartMessage:
         if self.ticket.is_complete:
             return PartMessage(None)
-        receipt = write_batches(self.ticket, iterator, self.columns, self.ignore_unknown)
+        receipt = write_batches(self.options, self.ticket, iterator)
         return PartMessage(receipt)
 
     def commit(self, messages: list[Any]) -> None:
-        if not all(isinstance(message, PartMessage) for message in messages):
-            raise LedgerError("a task has ended without a message",
-                              hint="Run the job again. Nothing was written.")
-        receipts = [message.receipt for message in messages if message.receipt is not None]
-        report = self.ticket.complete(receipts)
-        for warning in report.warnings:
-            warnings.warn(warning, stacklevel=2)
-        print(f"pgspate: {report._summary()}", file=sys.stderr)
+        complete(self.ticket, messages)
 
     def abort(self, messages: list[Any]) -> None:
         # Does nothing if the job is complete, as after a commit whose answer was lost.
         self.ticket.abort()
+
+
+def complete(ticket: Ticket, messages: list[Any]) -> None:
+    """Completes a job with the receipts of its tasks' messages, and shows the report."""
+    if not all(isinstance(message, PartMessage) for message in messages):
+        raise LedgerError("a task has ended without a message",
+                          hint="Run the job again. Nothing was written.")
+    receipts = [message.receipt for message in messages if message.receipt is not None]
+    report = ticket.complete(receipts)
+    for warning in report.warnings:
+        warnings.warn(warning, stacklevel=3)
+    print(f"pgspate: {report._summary()}", file=sys.stderr)

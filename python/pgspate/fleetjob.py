@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import _pgspate
@@ -24,7 +24,25 @@ from ._write import refuse_foreign_mode
 if TYPE_CHECKING:
     from ._options import Names
 
-__all__ = ["JobReport", "Receipt", "Ticket", "begin_write"]
+__all__ = ["Epoch", "JobReport", "Receipt", "Ticket", "begin_write"]
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """An epoch of a stream, as the name of a job. An epoch that was completed is complete.
+
+    Each call of `begin_write` joins the job of the epoch, in any process. The driver completes it
+    with the receipts that count, and so leaves out attempts of an earlier run.
+
+    Attributes:
+        stream: Name of the stream. Each table has streams of its own.
+        number: Number of the epoch. Numbers grow, and an epoch is repeated until it is complete.
+        query: Id of the query that counts the epochs. A stream of another query is refused.
+    """
+
+    stream: str
+    number: int
+    query: str | None = None
 
 
 @dataclass(frozen=True)
@@ -51,12 +69,13 @@ class JobReport(Report):
     Attributes:
         job: Number of the job in the ledger.
         table: Name of the table, written as in SQL.
-        rows_in: Rows of all parts.
+        rows_in: Rows of all parts, with those that were rejected.
         rows_written: Rows written to the table: inserted or updated. A trigger may have left out
             some.
         inserted: Rows inserted.
         updated: Rows updated.
         deleted: Rows deleted by a sync. Rows that a job replaces are not counted.
+        rejected: Rows rejected. ``pgspate.reject`` has them under the number of the job.
         parts: Number of parts.
         losers: Attempts that wrote all their rows, but whose rows were left out.
         warnings: What the user should know.
@@ -69,6 +88,7 @@ class JobReport(Report):
     inserted: int = 0
     updated: int = 0
     deleted: int = 0
+    rejected: int = 0
     parts: int = 0
     losers: int = 0
     warnings: list[str] = field(default_factory=list)
@@ -78,7 +98,8 @@ class JobReport(Report):
         changes = ""
         if self.updated or self.deleted or self.inserted != self.rows_in:
             changes = f": {self.inserted} inserted, {self.updated} updated, {self.deleted} deleted"
-        return f"{rows} in {counted(self.parts, 'part')} to {self.table}{changes}"
+        rejected = f", {self.rejected} rejected" if self.rejected else ""
+        return f"{rows} in {counted(self.parts, 'part')} to {self.table}{changes}{rejected}"
 
 
 @dataclass(frozen=True)
@@ -157,12 +178,13 @@ def begin_write(
     table: str,
     *,
     to: Target | None = None,
-    job: str | None = None,
+    job: str | Epoch | None = None,
     mode: Literal["append", "replace", "sync"] = "append",
     commit: Literal["job", "task"] = "job",
     stable_parts: bool = False,
     connections: int | None = None,
     buffer: int = 64,
+    max_rejects: int | None = None,
     key: Names = (),
     scope_by: Names = (),
     scope: str | None = None,
@@ -179,6 +201,7 @@ def begin_write(
         to: As for `pgspate.load`. Without it, each task finds the server by its own environment.
         job: Name by which a rerun of the driver finds the job. A complete job is not written again,
             and an unfinished one is begun again. Without a name, each call begins a job of its own.
+            An `Epoch` of a stream is written once, and its tasks may begin the job, too.
         mode: ``"append"`` adds the rows. ``"replace"`` puts them in the place of the table's rows.
             ``"sync"`` writes those that differ, as `pgspate.sync` does.
         commit: When rows become visible. ``"job"``: all at once, by `Ticket.complete`. ``"task"``:
@@ -188,6 +211,10 @@ def begin_write(
             ``commit="task"`` keeps the parts that are written, and otherwise it is refused.
         connections: Number of connections that all tasks may have at the same time.
         buffer: MiB of an Arrow stream that a task reads before it connects.
+        max_rejects: Reject up to this number of bad rows, in all parts that count. The table
+            ``pgspate.reject`` gets them when the job completes. Default: a bad row fails its task.
+            Tasks check types alone, unless they commit: rows that a constraint refuses fail the
+            job.
         key: As for `pgspate.sync`, like all that follow. Only for ``mode="sync"``.
         scope_by: As for `pgspate.sync`.
         scope: As for `pgspate.sync`.
@@ -230,7 +257,7 @@ def begin_write(
         raise UsageError('`allow_empty=` is for a job with `mode="replace"` or `mode="sync"`')
     elif given := [name for name, value in sync.items() if value]:
         raise UsageError(f'`{given[0]}=` is for a job with `mode="sync"`')
-    options = {
+    options: dict[str, Any] = {
         "mode": mode,
         "commit": commit,
         "stable_parts": stable_parts,
@@ -239,6 +266,11 @@ def begin_write(
         "allow_empty": allow_empty and mode == "replace",
         "sync": command_arguments(sync, has_source=True) if mode == "sync" else [],
     }
+    if max_rejects is not None:
+        options["max_rejects"] = max_rejects
+    if isinstance(job, Epoch):
+        options["epoch"] = asdict(job)
+        job = None
     server = conninfo(to)
     call: _pgspate._CallOptions = ([], server, None, None)
     found = json.loads(_pgspate.fleet_begin(call, table, job, json.dumps(options)))

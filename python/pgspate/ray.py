@@ -10,16 +10,16 @@ receipt reaches the driver are written.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import ray
 from ray.data import Datasink as _RayDatasink
 from ray.data.block import BlockAccessor
 
 from . import _calls
-from ._engine import begin, create_table, given, mode_options
+from ._engine import EngineJob, LoadJobOptions
 from ._errors import Error, LedgerError, UsageError
 from ._fleet import FleetReport, fleet
 from ._target import Target, conninfo
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ray.data._internal.execution.interfaces import TaskContext
     from ray.data.block import Block
     from ray.data.datasource import WriteResult
+    from typing_extensions import Unpack
 
 __all__ = ["Datasink", "sync_each", "write_postgres"]
 
@@ -48,33 +49,16 @@ class Datasink(_RayDatasink["Receipt | None"]):
     """
 
     def __init__(
-        self,
-        table: str,
-        *,
-        to: Target | None = None,
-        job: str | None = None,
-        mode: Literal["append", "overwrite", "upsert"] = "append",
-        key: Sequence[str] = (),
-        commit: Literal["job", "task"] | None = None,
-        columns: Sequence[str] | None = None,
-        ignore_unknown: bool = False,
-        connections: int | None = None,
-        buffer: int | None = None,
+        self, table: str, *, to: Target | None = None, **options: Unpack[LoadJobOptions]
     ) -> None:
         """Describes the write. The arguments are those of `write_postgres`. The table exists."""
         self.report: JobReport | None = None
-        self._table = table
-        self._to = conninfo(to)
-        self._job = job
-        self._columns = columns
-        self._ignore_unknown = ignore_unknown
+        self._job = EngineJob.of(table, conninfo(to), options)
         self._ticket: Ticket | None = None
-        self._options = {**mode_options(mode), **given(
-            key=list(key), commit=commit, connections=connections, buffer=buffer)}
 
     def on_write_start(self, schema: pa.Schema | None = None) -> None:
         """Begins the job. Ray calls this in the driver, and not for a dataset without rows."""
-        self._ticket = begin(self._table, self._to, self._job, self._options)
+        self._ticket = self._job.begin()
 
     def write(self, blocks: Iterable[Block], ctx: TaskContext) -> Receipt | None:
         """Writes the blocks of a task as a part of the job."""
@@ -89,8 +73,8 @@ class Datasink(_RayDatasink["Receipt | None"]):
         if not tables:
             return None
         rows = pyarrow.concat_tables(tables, promote_options="permissive")
-        return ticket.write(ctx.task_idx, rows, columns=self._columns,
-                            ignore_unknown=self._ignore_unknown)
+        return ticket.write(ctx.task_idx, rows, columns=self._job.columns,
+                            ignore_unknown=self._job.ignore_unknown)
 
     def on_write_complete(self, write_result: WriteResult[Receipt | None]) -> None:
         """Completes the job with the receipts of the attempts that count."""
@@ -121,17 +105,10 @@ def write_postgres(
     table: str,
     *,
     to: Target | None = None,
-    job: str | None = None,
-    mode: Literal["append", "overwrite", "upsert"] = "append",
-    key: Sequence[str] = (),
-    commit: Literal["job", "task"] | None = None,
     create: bool = False,
-    columns: Sequence[str] | None = None,
-    ignore_unknown: bool = False,
-    connections: int | None = None,
-    buffer: int | None = None,
     concurrency: int | None = None,
     ray_remote_args: dict[str, Any] | None = None,
+    **options: Unpack[LoadJobOptions],
 ) -> JobReport:
     """Writes the rows of a dataset into a table, each row once.
 
@@ -140,18 +117,10 @@ def write_postgres(
         table: Name of the table, written as in SQL.
         to: As for `pgspate.load`. Without it, driver and tasks find the server by their own
             environment.
-        job: Name by which a rerun of the driver finds the job. A complete job is not written again.
-        mode: ``"append"`` adds rows, ``"overwrite"`` replaces all rows of the table, and
-            ``"upsert"`` updates rows of the same key and inserts the others.
-        key: For ``"upsert"``: columns that identify a row. Default: the primary key.
-        commit: As for `pgspate.fleetjob.begin_write`.
         create: Create the table if it does not exist, with types that fit the dataset.
-        columns: As for `pgspate.load`.
-        ignore_unknown: As for `pgspate.load`.
-        connections: As for `pgspate.fleetjob.begin_write`.
-        buffer: As for `pgspate.fleetjob.begin_write`.
         concurrency: The most tasks that write at once.
         ray_remote_args: Arguments of ``ray.remote`` for the tasks.
+        options: As for `pgspate.spark.load`.
 
     Returns:
         What was written.
@@ -161,16 +130,15 @@ def write_postgres(
         RayError: A task failed. The job is aborted, and the table is unchanged.
     """
     if create:
-        _create_table(ds, table, conninfo(to), key)
-    sink = Datasink(table, to=to, job=job, mode=mode, key=key, commit=commit, columns=columns,
-                    ignore_unknown=ignore_unknown, connections=connections, buffer=buffer)
+        _create_table(ds, EngineJob.of(table, conninfo(to), options))
+    sink = Datasink(table, to=to, **options)
     ds.write_datasink(sink, concurrency=concurrency, ray_remote_args=ray_remote_args or {})
     if sink.report is None:
         raise LedgerError("Ray has not completed the write", hint="Run the write again.")
     return sink.report
 
 
-def _create_table(ds: Dataset, table: str, to: str | None, key: Sequence[str]) -> None:
+def _create_table(ds: Dataset, job: EngineJob) -> None:
     """Creates the table if it does not exist. A dataset without rows has no types."""
     import pyarrow
 
@@ -182,7 +150,7 @@ def _create_table(ds: Dataset, table: str, to: str | None, key: Sequence[str]) -
             if not isinstance(data_type, pyarrow.DataType):
                 raise UsageError(f'the type of the column "{name}" is not known',
                                  hint="Create the table first.")
-        create_table(pyarrow.schema(fields), table, to, key)
+        job.create_table(pyarrow.schema(fields))
 
 
 class _MayRetry(Exception):

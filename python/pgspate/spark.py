@@ -13,17 +13,18 @@ from dataclasses import asdict
 from itertools import chain
 from queue import Empty, Full, Queue
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from ._engine import begin, create_table, given, mode_options
+from ._engine import EngineJob, JobOptions, LoadJobOptions
 from ._errors import Error, UsageError
 from ._spark_types import arrow_schema
 from ._target import Target, conninfo
-from .fleetjob import JobReport, Receipt, Ticket
+from .fleetjob import Epoch, JobReport, Receipt, Ticket
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
+    from typing_extensions import Unpack
 
 __all__ = ["load", "sink", "sync"]
 
@@ -38,17 +39,10 @@ def load(
     table: str,
     *,
     to: Target | None = None,
-    job: str | None = None,
-    mode: Literal["append", "overwrite", "upsert"] = "append",
-    key: Sequence[str] = (),
-    commit: Literal["job", "task"] | None = None,
-    stable_parts: bool = False,
     create: bool = False,
-    columns: Sequence[str] | None = None,
-    ignore_unknown: bool = False,
     partitions: int | None = None,
-    connections: int | None = None,
-    buffer: int | None = None,
+    stable_parts: bool = False,
+    **options: Unpack[LoadJobOptions],
 ) -> JobReport:
     """Writes the rows of a data frame into a table, each row once.
 
@@ -57,18 +51,15 @@ def load(
         table: Name of the table, written as in SQL.
         to: As for `pgspate.load`. Without it, driver and executors find the server by their own
             environment.
-        job: Name by which a rerun of the driver finds the job. A complete job is not written again.
-        mode: ``"append"`` adds rows, ``"overwrite"`` replaces all rows of the table, and
-            ``"upsert"`` updates rows of the same key and inserts the others.
-        key: For ``"upsert"``: columns that identify a row. Default: the primary key.
-        commit: As for `pgspate.fleetjob.begin_write`.
-        stable_parts: As for `pgspate.fleetjob.begin_write`.
         create: Create the table if it does not exist, with types that fit the data frame.
-        columns: As for `pgspate.load`.
-        ignore_unknown: As for `pgspate.load`.
         partitions: The most tasks that write. Spark coalesces the partitions.
-        connections: As for `pgspate.fleetjob.begin_write`.
-        buffer: As for `pgspate.fleetjob.begin_write`.
+        stable_parts: As for `pgspate.fleetjob.begin_write`.
+        options: ``job=`` is a name by which a rerun of the driver finds the job: a complete job is
+            not written again. ``mode=`` is ``"append"``, ``"overwrite"`` for new rows in the place
+            of all old ones, or ``"upsert"``, whose ``key=`` is the primary key by default.
+            ``columns=`` and ``ignore_unknown=`` are those of `pgspate.load`. ``commit=``,
+            ``max_rejects=``, ``connections=`` and ``buffer=`` are those of
+            `pgspate.fleetjob.begin_write`.
 
     Returns:
         What was written.
@@ -77,11 +68,8 @@ def load(
         Error: The job could not be begun or completed. The table is unchanged.
         PySparkException: A task failed too often. The job is aborted, and the table is unchanged.
     """
-    options = {**mode_options(mode), **given(
-        key=list(key), commit=commit, stable_parts=stable_parts, connections=connections,
-        buffer=buffer)}
-    return _write(df, table, conninfo(to), job, options, create=create, columns=columns,
-                  ignore_unknown=ignore_unknown, partitions=partitions)
+    job = EngineJob.of(table, conninfo(to), options, stable_parts=stable_parts)
+    return _write(job, df, create, partitions)
 
 
 def sync(
@@ -97,13 +85,9 @@ def sync(
     ignore_columns: Sequence[str] = (),
     max_delete: float | str | None = None,
     allow_empty: bool = False,
-    job: str | None = None,
     create: bool = False,
-    columns: Sequence[str] | None = None,
-    ignore_unknown: bool = False,
     partitions: int | None = None,
-    connections: int | None = None,
-    buffer: int | None = None,
+    **options: Unpack[JobOptions],
 ) -> JobReport:
     """Makes a table's rows equal to those of a data frame, and writes only rows that differ.
 
@@ -119,13 +103,10 @@ def sync(
         ignore_columns: Columns that are not compared. They are written when another column differs.
         max_delete: Fail if the sync would delete a larger share of the scope, in percent.
         allow_empty: Allow a data frame without rows, which empties the scope.
-        job: As for `load`.
         create: As for `load`.
-        columns: As for `pgspate.load`.
-        ignore_unknown: As for `pgspate.load`.
         partitions: As for `load`.
-        connections: As for `load`.
-        buffer: As for `load`.
+        options: ``job=``, ``columns=``, ``ignore_unknown=``, ``max_rejects=``, ``connections=`` and
+            ``buffer=``, as for `load`.
 
     Returns:
         What was written.
@@ -135,12 +116,11 @@ def sync(
         PySparkException: A task failed too often. The job is aborted, and the table is unchanged.
     """
     scopes = [scope_by] if isinstance(scope_by, str) else list(scope_by)
-    options = {**mode_options("sync"), **given(
-        key=list(key), scope_by=scopes, scope=scope, no_delete=no_delete, insert_only=insert_only,
-        ignore_columns=list(ignore_columns), max_delete=max_delete, allow_empty=allow_empty,
-        connections=connections, buffer=buffer)}
-    return _write(df, table, conninfo(to), job, options, create=create, columns=columns,
-                  ignore_unknown=ignore_unknown, partitions=partitions)
+    job = EngineJob.of(
+        table, conninfo(to), options, "sync", key=list(key), scope_by=scopes, scope=scope,
+        no_delete=no_delete, insert_only=insert_only, ignore_columns=list(ignore_columns),
+        max_delete=max_delete, allow_empty=allow_empty)
+    return _write(job, df, create, partitions)
 
 
 def sink(
@@ -148,14 +128,15 @@ def sink(
 ) -> Callable[[DataFrame, int], None]:
     """Returns a function for ``foreachBatch``, which writes each epoch of a stream once.
 
-    The number of the epoch is a part of the job's name. So an epoch that Spark repeats after a
-    restart is not written again.
+    The ledger has the latest epoch. So an epoch that Spark repeats after a restart is not written
+    again.
 
     Args:
         table: Name of the table, written as in SQL.
         to: As for `load`.
-        stream: Name of the stream. Default: the query's id, which the checkpoint keeps. A new
-            checkpoint counts its epochs from 0 again, so it needs a new name.
+        stream: Name of the stream. Default: the query's id, which the checkpoint keeps. A query
+            with a new checkpoint counts its epochs from 0 again, and is refused as a stream of a
+            name that another query has.
         options: As for `load`.
 
     Returns:
@@ -166,49 +147,35 @@ def sink(
         raise UsageError("a stream has no `job=`", hint="Name the stream by `stream=`.")
 
     def write_epoch(df: DataFrame, epoch: int) -> None:
-        name = stream or _query_id(df)
-        load(df, table, to=server, job=f"{table}: stream {name}, epoch {epoch}", **options)
+        query = _query_id(df)
+        if stream is None and query is None:
+            # Spark Connect tells no properties of the query.
+            raise UsageError("the id of the streaming query is not known",
+                             hint="Name the stream by `stream=`, another for each checkpoint.")
+        load(df, table, to=server, job=Epoch(stream or str(query), epoch, query), **options)
 
     return write_epoch
 
 
-def _query_id(df: DataFrame) -> str:
+def _query_id(df: DataFrame) -> str | None:
     """Returns the id of the streaming query, which stays when the query is restarted."""
-    query_id = None
     with suppress(Exception):
         context = df.sparkSession.sparkContext
-        query_id = context.getLocalProperty("sql.streaming.queryId")
-    if not query_id:
-        # Spark Connect tells no properties of the query.
-        raise UsageError("the id of the streaming query is not known",
-                         hint="Name the stream by `stream=`, another for each checkpoint.")
-    return str(query_id)
+        return context.getLocalProperty("sql.streaming.queryId") or None
+    return None
 
 
-def begin_frame(
-    schema: Any, table: str, to: str | None, job: str | None, create: bool, options: dict[str, Any]
-) -> Ticket:
+def begin_frame(job: EngineJob, schema: Any, create: bool) -> Ticket:
     """Begins a job that writes rows of Spark's schema."""
     arrow = arrow_schema(schema)
     if create:
-        create_table(arrow, table, to, options.get("key", []))
-    return begin(table, to, job, options)
+        job.create_table(arrow)
+    return job.begin()
 
 
-def _write(
-    df: DataFrame,
-    table: str,
-    to: str | None,
-    job: str | None,
-    options: dict[str, Any],
-    *,
-    create: bool,
-    columns: Sequence[str] | None,
-    ignore_unknown: bool,
-    partitions: int | None,
-) -> JobReport:
+def _write(job: EngineJob, df: DataFrame, create: bool, partitions: int | None) -> JobReport:
     """Begins a job, writes the data frame's partitions as its parts, and completes it."""
-    ticket = begin_frame(df.schema, table, to, job, create, options)
+    ticket = begin_frame(job, df.schema, create)
     if ticket.is_complete:
         return ticket.complete([])
     if partitions is not None:
@@ -217,7 +184,7 @@ def _write(
     def write_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow
 
-        receipt = write_batches(ticket, batches, columns, ignore_unknown)
+        receipt = write_batches(job, ticket, batches)
         texts = [] if receipt is None else [json.dumps(asdict(receipt))]
         yield pyarrow.record_batch([pyarrow.array(texts, pyarrow.string())], ["receipt"])
 
@@ -232,10 +199,7 @@ def _write(
 
 
 def write_batches(
-    ticket: Ticket,
-    batches: Iterable[pa.RecordBatch],
-    columns: Sequence[str] | None,
-    ignore_unknown: bool,
+    job: EngineJob, ticket: Ticket, batches: Iterable[pa.RecordBatch]
 ) -> Receipt | None:
     """Writes a partition within its task. Returns None if the partition has no rows."""
     from pyspark import TaskContext
@@ -254,8 +218,8 @@ def write_batches(
 
     def write() -> None:
         try:
-            receipts.append(ticket.write(context.partitionId(), pump.reader(), columns=columns,
-                                         ignore_unknown=ignore_unknown))
+            receipts.append(ticket.write(context.partitionId(), pump.reader(),
+                                         columns=job.columns, ignore_unknown=job.ignore_unknown))
         except BaseException as error:  # noqa: BLE001
             errors.append(error)
 

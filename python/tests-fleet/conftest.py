@@ -76,6 +76,12 @@ def stages_left(db) -> list[str]:
     return [name for name, in db.execute(query)]
 
 
+def others(db) -> list[tuple]:
+    """Returns what other sessions of the test's database do."""
+    return db.execute("select query from pg_stat_activity where datname = current_database() "
+                      "and pid <> pg_backend_pid() and backend_type = 'client backend'").fetchall()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def environment() -> Iterator[None]:
     """Sets variables for the child processes of Spark and Ray, and checks that none is left."""

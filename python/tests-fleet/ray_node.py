@@ -8,8 +8,11 @@ from pathlib import Path
 
 import ray
 from conftest import wait_until
-from faulty_ray import FaultySink, mark_first
+from faulty import FaultyTicket, mark_first
 from ray.cluster_utils import Cluster
+
+import pgspate.ray
+from pgspate import _engine
 
 ROWS, PARTS = 40_000, 8
 NODE = {"object_store_memory": 100 << 20}
@@ -19,7 +22,9 @@ def write_and_remove(cluster: Cluster, dsn: str, marks: str) -> int:
     """Writes while a node is removed. Returns the number of sealed attempts that were left out."""
     other = cluster.add_node(**NODE, num_cpus=2)
     ray.init(address=cluster.address, log_to_driver=False)
-    sink = FaultySink("t", "wait", range(PARTS), marks, to=dsn)
+    make = _engine.begin_write
+    _engine.begin_write = lambda *arguments, **options: FaultyTicket.of(
+        make(*arguments, **options), "wait after", tuple(range(PARTS)), marks)
 
     def remove_node():
         wait_until(lambda: len(list(Path(marks).glob("*.sealed"))) >= 3, "no parts are sealed")
@@ -28,9 +33,10 @@ def write_and_remove(cluster: Cluster, dsn: str, marks: str) -> int:
 
     thread = threading.Thread(target=remove_node)
     thread.start()
-    ray.data.range(ROWS, override_num_blocks=PARTS).write_datasink(sink)
+    rows = ray.data.range(ROWS, override_num_blocks=PARTS)
+    report = pgspate.ray.write_postgres(rows, "t", to=dsn)
     thread.join()
-    return sink.report.losers
+    return report.losers
 
 
 if __name__ == "__main__":

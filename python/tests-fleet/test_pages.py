@@ -11,7 +11,8 @@ from conftest import HERE
 ROOT = HERE.parents[1]
 
 
-@pytest.mark.parametrize("page, blocks", [("spark", 4), ("ray", 4), ("dlt", 1)])
+@pytest.mark.parametrize("page, blocks", [
+    ("spark", 5), ("ray", 4), ("dlt", 1), ("dask-prefect-dagster", 1)])
 def test_a_guide_runs(page, blocks, tmp_path):
     """Each guide runs in a process of its own, because Spark and Ray start once per process."""
     program = [sys.executable, str(ROOT / "python/guide.py"), str(ROOT / f"docs/how-to/{page}.md")]

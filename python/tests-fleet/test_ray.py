@@ -15,7 +15,7 @@ from conftest import HERE, stages_left
 ray = pytest.importorskip("ray")
 
 import pgspate.ray  # noqa: E402
-from faulty_ray import FaultySink, mark_first  # noqa: E402
+from faulty import mark_first, with_faults  # noqa: E402
 
 ROWS, PARTS = 40_000, 8
 
@@ -102,11 +102,11 @@ def test_the_server_refuses_rows(workers, db, dsn):
 
 
 @pytest.mark.parametrize("fault", ["before", "after"])
-def test_a_killed_worker_is_written_once(workers, table, dsn, tmp_path, fault):
-    sink = FaultySink("t", fault, (2, 5), tmp_path, to=dsn)
-    rows().write_datasink(sink)
-    assert {path.name for path in tmp_path.glob("*.begun")} == {"2.begun", "5.begun"}
-    assert sink.report.losers == (2 if fault == "after" else 0)
+def test_a_killed_worker_is_written_once(workers, table, dsn, tmp_path, monkeypatch, fault):
+    with_faults(monkeypatch, f"worker {fault}", (2, 5), tmp_path)
+    report = pgspate.ray.write_postgres(rows(), "t", to=dsn)
+    assert {path.name for path in tmp_path.glob("*.0")} == {"2.0", "5.0"}
+    assert report.losers == (2 if fault == "after" else 0)
     check(table)
 
 

@@ -212,17 +212,13 @@ def test_a_type_that_cannot_be_written_is_refused(spark, dsn, expression, hint):
         pgspate.spark.load(spark.sql("select 1 c, 2 c"), "t", to=dsn)
 
 
-def test_unsupported_uses_of_the_data_source_are_refused(spark, dsn, tmp_path):
+def test_unsupported_uses_of_the_data_source_are_refused(spark, dsn):
     with pytest.raises(Exception, match="pgspate reads no tables into Spark"):
         spark.read.format("pgspate").option("url", dsn).load()
     with pytest.raises(Exception, match="mode|Mode"):
         spark.range(1).write.format("pgspate").option("url", dsn).save()
     with pytest.raises(Exception, match="Did you mean `dbtable`"):
         by_source(spark.range(1), dsn, dbtables="t")
-    rate = spark.readStream.format("rate").load().writeStream.format("pgspate")
-    query = rate.option("checkpointLocation", str(tmp_path)).start()
-    with pytest.raises(Exception, match="foreachBatch"):
-        query.processAllAvailable()
 
 
 def test_an_epoch_of_a_stream_is_written_once(spark, db, dsn, tmp_path):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 import pgspate.spark
-from conftest import stages_left, wait_until
-from faulty import FaultySource, FaultyTicket
+from conftest import others, stages_left, wait_until
+from faulty import with_faults
+from faulty_source import FaultySource
 
 ROWS, PARTS = 80_000, 8
 
@@ -18,9 +19,7 @@ def table(db):
 
 
 def write_by_load(spark, df, dsn, fault, parts, marks, monkeypatch, **options):
-    make = pgspate.spark.begin
-    monkeypatch.setattr(pgspate.spark, "begin", lambda *arguments: FaultyTicket.of(
-        make(*arguments), fault, parts, str(marks)))
+    with_faults(monkeypatch, fault, parts, marks)
     return pgspate.spark.load(df, "t", to=dsn, **options)
 
 
@@ -59,18 +58,13 @@ def check(db, count=ROWS):
     wait_until(lambda: not others(db), "a session is left")
 
 
-def others(db):
-    return db.execute("select query from pg_stat_activity where datname = current_database() "
-                      "and pid <> pg_backend_pid() and backend_type = 'client backend'").fetchall()
-
-
 @pytest.mark.parametrize("when", ["before", "in", "after"])
 @pytest.mark.parametrize("what", ["raise", "exit", "worker", "executor"])
 def test_an_attempt_that_fails_is_written_once(spark, table, write, tmp_path, what, when):
     parts = (2, 5)
     losers = len(parts) if when == "after" else 0
     write(spark.range(0, ROWS, 1, PARTS), f"{what} {when}", parts, losers)
-    assert {path.name for path in tmp_path.iterdir()} == {f"{part}.0" for part in parts}
+    assert {path.name for path in tmp_path.glob("*.0")} == {f"{part}.0" for part in parts}
     check(table)
 
 

@@ -9,7 +9,7 @@ import pickle
 import pytest
 
 import pgspate
-from pgspate.fleetjob import begin_write
+from pgspate.fleetjob import Epoch, begin_write
 
 
 @pytest.fixture
@@ -118,3 +118,28 @@ def test_a_job_is_aborted_and_a_ticket_shows_no_password(table, dsn):
     with pytest.raises(pgspate.PlanError, match="does not exist"):
         begin_write("nowhere", to=dsn)
     assert table.execute("select count(*) from t").fetchone() == (0,)
+
+
+def test_bad_rows_are_rejected(table, dsn):
+    ticket = begin_write("t", to=dsn, max_rejects=2)
+    receipt = ticket.write(3, [{"id": 1}, {"id": "x"}, {"id": 2}])
+    assert receipt.rows == 2
+    report = ticket.complete([receipt])
+    assert (report.rows_in, report.inserted, report.rejected) == (3, 2, 1)
+    assert repr(report).count("1 rejected")
+    found = table.execute("select job, chunk, row, column_name from pgspate.reject").fetchall()
+    assert found == [(report.job, 3, 1, "id")]
+    with pytest.raises(pgspate.Error, match="could not write a part"):
+        begin_write("t", to=dsn, max_rejects=0).write(0, [{"id": "x"}])
+
+
+def test_an_epoch_of_a_stream_is_written_once(table, dsn):
+    for _ in range(2):
+        tasks = [begin_write("t", to=dsn, job=Epoch("orders", 0, "a")) for _ in range(2)]
+        receipts = [ticket.write(part, [{"id": part}])
+                    for part, ticket in enumerate(tasks) if not ticket.is_complete]
+        driver = begin_write("t", to=dsn, job=Epoch("orders", 0, "a"))
+        assert driver.complete(receipts).rows_written == 2
+    with pytest.raises(pgspate.LedgerError, match="is written by the query a"):
+        begin_write("t", to=dsn, job=Epoch("orders", 0, "b"))
+    assert table.execute("select array_agg(id order by id) from t").fetchone() == ([0, 1],)

@@ -54,13 +54,13 @@ def test_options_become_arguments():
     found = parse(write="SYNC", key="a, b", scopeBy="day", maxDelete="20%", allowempty="true",
                   connections="4", buffer="8", job="nightly", columns="a,b,day", create="true",
                   ignoreUnknown="TRUE")
-    assert found.begin == {"mode": "sync", "key": ["a", "b"], "scope_by": ["day"],
+    assert found.begin_options == {"mode": "sync", "key": ["a", "b"], "scope_by": ["day"],
                            "max_delete": "20%", "allow_empty": True, "connections": 4, "buffer": 8}
     assert (found.job, found.columns, found.create, found.ignore_unknown) == (
         "nightly", ["a", "b", "day"], True, True)
-    assert parse().begin == {}
-    assert parse(overwrite=True).begin == {"mode": "replace"}
-    assert parse(write="upsert", key="id").begin == {
+    assert parse().begin_options == {}
+    assert parse(overwrite=True).begin_options == {"mode": "replace"}
+    assert parse(write="upsert", key="id").begin_options == {
         "mode": "sync", "no_delete": True, "key": ["id"]}
 
 

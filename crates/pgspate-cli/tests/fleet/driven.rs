@@ -322,14 +322,14 @@ fn an_attempt_that_loses_its_session_before_the_seal_does_not_count() {
 fn a_ledger_of_version_4_is_upgraded() {
     let scene = DriverScene::new();
     assert_eq!(scene.abort(&scene.begin(None).unwrap()), AbortOutcome::Aborted);
-    scene
-        .case
-        .db
-        .run("drop table pgspate.part, pgspate.fleet_job; update pgspate.version set version = 4");
+    scene.case.db.run(
+        "drop table pgspate.part, pgspate.fleet_job, pgspate.request; \
+         update pgspate.version set version = 4",
+    );
     let ticket = scene.begin(None).unwrap();
     let receipt = scene.write(&ticket, 0, 1, 2);
     assert_eq!(scene.complete(&ticket, &[receipt]).unwrap().rows_written, 2);
-    assert_eq!(scene.case.value("select version from pgspate.version"), "5");
+    assert_eq!(scene.case.value("select version from pgspate.version"), "6");
 }
 
 /// Returns whether an error is that of a lost connection, after which the call is repeated.
@@ -390,7 +390,7 @@ fn random_faults_neither_lose_nor_double_rows() {
 
 /// A way to write a job's rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum JobWay {
+pub(crate) enum JobWay {
     Append,
     AppendToEmpty,
     ByTask,
@@ -399,7 +399,7 @@ enum JobWay {
 }
 
 impl JobWay {
-    const ALL: [JobWay; 5] =
+    pub(crate) const ALL: [JobWay; 5] =
         [JobWay::Append, JobWay::Upsert, JobWay::ByTask, JobWay::AppendToEmpty, JobWay::Replace];
 
     fn options(self) -> FleetJobOptions {
@@ -420,16 +420,16 @@ fn short_limits() -> WaitLimits {
 }
 
 /// A driver and its tasks, over a connection with a fault.
-struct DriverRun<'a> {
-    scene: &'a DriverScene,
-    dsn: Dsn,
-    limits: WaitLimits,
-    way: JobWay,
+pub(crate) struct DriverRun<'a> {
+    pub(crate) scene: &'a DriverScene,
+    pub(crate) dsn: Dsn,
+    pub(crate) limits: WaitLimits,
+    pub(crate) way: JobWay,
 }
 
 impl DriverRun<'_> {
     /// Writes two parts of two rows. An attempt of the first part may be repeated.
-    fn drive(&self, name: &str, (first, last): (i32, i32)) -> Result<FleetJobReport> {
+    pub(crate) fn drive(&self, name: &str, (first, last): (i32, i32)) -> Result<FleetJobReport> {
         let handle = self.scene.runtime.handle();
         let (dsn, limits) = (&self.dsn, self.limits);
         let upsert = SyncOptions { scope: Scope::NoDelete, ..SyncOptions::default() };

@@ -524,7 +524,7 @@ fn begin_stage(scene: &DriverScene) -> FleetTicket {
     ticket
 }
 
-/// A task that sleeps while its job ends finds neither stage nor shadow, and is told why.
+/// A task that sleeps while its job ends finds neither stage nor shadow, and learns why.
 #[test]
 fn a_task_that_wakes_after_its_job_is_told_so() {
     for options in [by_job(), replacing(), by_task(false)] {

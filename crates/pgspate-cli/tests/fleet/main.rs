@@ -5,6 +5,9 @@
 mod connections;
 mod driven;
 mod driven_modes;
+mod driven_rejects;
+mod driver_kills;
+mod epochs;
 mod example;
 mod faults;
 mod fences;

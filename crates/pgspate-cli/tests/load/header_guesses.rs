@@ -1,5 +1,4 @@
-//! Tests that a first line which may be a header or a row is neither lost nor written without a
-//! word.
+//! Tests that a first line which may be a header or a row is neither lost nor written silently.
 
 use insta::assert_snapshot;
 

@@ -124,7 +124,7 @@ fn a_json_key_that_the_first_records_lack_is_refused() {
     "#);
 }
 
-/// The server's place is one in the stage. The place in the source is told, as a load does.
+/// The server's place is one in the stage. The error has the place in the source, as in a load.
 #[test]
 fn a_refused_value_has_its_place() {
     let case = new_case();

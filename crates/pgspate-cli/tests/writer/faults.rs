@@ -13,8 +13,8 @@ use crate::scene::{
 };
 use crate::test_random::{TestRandom, long_run};
 
-/// Every record that was acknowledged is in the table once, every refused one is not, and every one
-/// whose outcome is unknown is there at most once.
+/// Every record that was acknowledged is in the table once, and no refused record is. A record whose
+/// outcome is unknown is in the table at most once.
 #[test]
 fn random_faults_lose_and_double_no_record() {
     let db = testing::database();
@@ -152,7 +152,7 @@ fn a_killed_server_loses_no_acknowledged_record() {
                 server.kill().unwrap();
                 server.restart().unwrap();
             });
-            // Records go on until the server was back for a while.
+            // Records are sent until the server was back for a while.
             while !kill.is_finished() {
                 let ids: Vec<i32> = (next_id..next_id + 200).collect();
                 next_id += 200;

@@ -1,4 +1,4 @@
-//! What each caller is told, and what is in the table then.
+//! What each caller learns, and what is in the table then.
 
 use crate::run::wait_until;
 use pgspate::ErrorKind;

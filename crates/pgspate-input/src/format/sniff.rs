@@ -115,8 +115,8 @@ pub struct SniffedFormat {
     pub escape: u8,
     /// Whether the first record names the columns.
     pub header: bool,
-    /// Why the first record may be a header, although `header` is false, or a row, although it is
-    /// true: words that complete "could not tell whether the first line names the columns: ...".
+    /// Why `header` may be wrong, in words that complete "could not tell whether the first line names
+    /// the columns: ...".
     pub header_doubt: Option<&'static str>,
     /// The unquoted text that stands for NULL.
     pub null: String,

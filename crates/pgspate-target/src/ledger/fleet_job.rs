@@ -7,9 +7,10 @@
 
 use tokio_postgres::{Client, Row};
 
+use super::fleet_reject::mark_attempts;
 use super::identity::{digest_texts, lock_key};
 use super::job::{JobId, ledger_error};
-use super::{lock, schema, shadow, trust};
+use super::{fleet_epoch, lock, schema, shadow, trust};
 use crate::{Error, ErrorKind, Result, TypedParameter, TypedQuery, quote_ident, quote_literal};
 
 /// Creates the tables for jobs of distributed engines such as Spark.
@@ -55,6 +56,8 @@ pub struct NewFleetJob<'a> {
     pub options: &'a str,
     /// Where attempts write.
     pub destination: FleetDestination,
+    /// Whether the stage has the column [`ATTEMPT_COLUMN`](super::ATTEMPT_COLUMN).
+    pub marks_attempts: bool,
 }
 
 /// The table that attempts write to.
@@ -129,21 +132,28 @@ pub fn stage_name(job: i64, fence: i64) -> String {
 /// table. [`ErrorKind::Server`] if the ledger cannot be written or the stage cannot be created.
 pub async fn begin_fleet_job(client: &Client, new: NewFleetJob<'_>) -> Result<BegunFleetJob> {
     schema::ensure_ledger(client).await?;
-    let begin = "begin isolation level read committed";
-    client.batch_execute(begin).await.map_err(ledger_error())?;
-    let begun = begin_in_transaction(client, new).await;
-    let end = if begun.is_ok() { "commit" } else { "rollback" };
-    let ended = client.batch_execute(end).await.map_err(ledger_error());
-    let begun = begun?;
-    ended?;
+    let begun = in_transaction(client, begin_in_transaction(client, new)).await?;
     if begun.fence > 1 && !begun.is_complete {
         drop_old_stages(client, &begun).await;
     }
     Ok(begun)
 }
 
+/// Does `work` in a transaction.
+pub(super) async fn in_transaction<T>(
+    client: &Client,
+    work: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let begin = "begin isolation level read committed";
+    client.batch_execute(begin).await.map_err(ledger_error())?;
+    let done = work.await;
+    let end = if done.is_ok() { "commit" } else { "rollback" };
+    let ended = client.batch_execute(end).await.map_err(ledger_error());
+    let done = done?;
+    ended.map(|()| done)
+}
+
 async fn begin_in_transaction(client: &Client, new: NewFleetJob<'_>) -> Result<BegunFleetJob> {
-    let refused = |error| schema::with_grant_hint(ledger_error()(error));
     let key = match new.name {
         Some(name) => digest_texts(["fleet job", name]),
         None => {
@@ -152,11 +162,27 @@ async fn begin_in_transaction(client: &Client, new: NewFleetJob<'_>) -> Result<B
             digest_texts(["fleet job without a name", row.get(0)])
         }
     };
-    let lock = "select pg_advisory_xact_lock($1)";
-    client.fetch_one(lock, &[&lock_key(&key)]).await.map_err(ledger_error())?;
-    if let Some(begun) = begin_again(client, &key, new).await? {
-        return Ok(begun);
+    lock_for_begin(client, &key).await?;
+    match begin_again(client, &key, new).await? {
+        Some(begun) => Ok(begun),
+        None => insert_job(client, &key, new).await,
     }
+}
+
+/// Lets one session at a time begin the job of this key, until the transaction ends.
+pub(super) async fn lock_for_begin(client: &Client, key: &str) -> Result<()> {
+    let lock = "select pg_advisory_xact_lock($1)";
+    let locked = client.fetch_one(lock, &[&lock_key(key)]).await;
+    locked.map(drop).map_err(ledger_error())
+}
+
+/// Inserts a job with this key, and creates its stage.
+pub(super) async fn insert_job(
+    client: &Client,
+    key: &str,
+    new: NewFleetJob<'_>,
+) -> Result<BegunFleetJob> {
+    let refused = |error| schema::with_grant_hint(ledger_error()(error));
     let sql = "insert into pgspate.job \
                (key, fingerprint, command, table_oid, table_name, made_table, options) \
                values ($1, $1, 'fleet', $2, $3, false, $4::text::jsonb) returning job";
@@ -168,6 +194,7 @@ async fn begin_in_transaction(client: &Client, new: NewFleetJob<'_>) -> Result<B
     if new.destination == FleetDestination::Stage {
         create_stage_schema(client, job, new.table).await?;
         create_stage(client, job, 1, (new.table_oid, new.table)).await?;
+        mark_attempts(client, job, 1, new).await?;
     }
     Ok(BegunFleetJob { job, fence: 1, is_complete: false })
 }
@@ -178,12 +205,8 @@ async fn begin_again(
     key: &str,
     new: NewFleetJob<'_>,
 ) -> Result<Option<BegunFleetJob>> {
-    let rows = format!("pgspate.job where key = {}", quote_literal(key));
     let name = new.name.unwrap_or_default();
-    if let Some(role) = trust::untrusted_role(client, &rows).await? {
-        let message = format!("job \"{name}\" belongs to role \"{role}\"");
-        return Err(Error::new(ErrorKind::Ledger, message).hint("Choose another name."));
-    }
+    check_trusted(client, key, name).await?;
     // A statement that has waited for a lock sees other rows as they were before. So the next
     // statement reads them.
     let lock = "select from pgspate.fleet_job f join pgspate.job j on j.job = f.job \
@@ -198,21 +221,13 @@ async fn begin_again(
     let Some(row) = row else { return Ok(None) };
     let (job, fence, is_complete): (i64, i64, bool) = (row.get(0), row.get(1), row.get(2));
     if row.get::<_, u32>(3) != new.table_oid {
-        let message =
-            format!("job \"{name}\" is job {job}, which writes {}", row.get::<_, &str>(4));
-        return Err(Error::new(ErrorKind::Ledger, message).hint(format!(
-            "Choose another name for another table. If the table was created again, run `pgspate \
-             status --forget {job}`."
-        )));
+        return Err(other_table_error(job, name, row.get(4)));
     }
     if is_complete {
         return Ok(Some(BegunFleetJob { job, fence, is_complete }));
     }
     if !row.get::<_, bool>(5) {
-        let message = format!("job \"{name}\" is job {job}, which was begun with other options");
-        return Err(Error::new(ErrorKind::Ledger, message).hint(format!(
-            "Begin it with the same options, or run `pgspate status --forget {job}` first."
-        )));
+        return Err(other_options_error(job, name));
     }
     let written: i64 = row.get(6);
     let keeps_parts = new.destination == FleetDestination::Table { keeps_parts: true };
@@ -234,8 +249,38 @@ async fn begin_again(
             create_stage_schema(client, job, new.table).await?;
         }
         create_stage(client, job, fence + 1, (new.table_oid, new.table)).await?;
+        mark_attempts(client, job, fence + 1, new).await?;
     }
     Ok(Some(BegunFleetJob { job, fence: fence + 1, is_complete }))
+}
+
+/// Refuses a job of this key that belongs to an untrusted role.
+pub(super) async fn check_trusted(client: &Client, key: &str, name: &str) -> Result<()> {
+    let rows = format!("pgspate.job where key = {}", quote_literal(key));
+    match trust::untrusted_role(client, &rows).await? {
+        None => Ok(()),
+        Some(role) => {
+            let message = format!("job \"{name}\" belongs to role \"{role}\"");
+            Err(Error::new(ErrorKind::Ledger, message).hint("Choose another name."))
+        }
+    }
+}
+
+/// Returns the error of a job that writes another table.
+pub(super) fn other_table_error(job: i64, name: &str, table: &str) -> Error {
+    let message = format!("job \"{name}\" is job {job}, which writes {table}");
+    Error::new(ErrorKind::Ledger, message).hint(format!(
+        "Choose another name for another table. If the table was created again, run `pgspate \
+         status --forget {job}`."
+    ))
+}
+
+/// Returns the error of a job that an earlier run has begun with other options.
+pub(super) fn other_options_error(job: i64, name: &str) -> Error {
+    let message = format!("job \"{name}\" is job {job}, which was begun with other options");
+    Error::new(ErrorKind::Ledger, message).hint(format!(
+        "Begin it with the same options, or run `pgspate status --forget {job}` first."
+    ))
 }
 
 /// Creates the stage of a job of [`FleetDestination::CreatedLater`]. The job has no schema yet.
@@ -248,8 +293,6 @@ pub async fn create_job_stage(
     begun: &BegunFleetJob,
     table: (u32, &str),
 ) -> Result<()> {
-    let begin = "begin isolation level read committed";
-    client.batch_execute(begin).await.map_err(ledger_error())?;
     let created = async {
         if !lock_fence(client, begun).await? {
             let message = format!("job {} was begun again", begun.job);
@@ -258,10 +301,7 @@ pub async fn create_job_stage(
         create_stage_schema(client, begun.job, table.1).await?;
         create_stage(client, begun.job, begun.fence, table).await
     };
-    let created = created.await;
-    let end = if created.is_ok() { "commit" } else { "rollback" };
-    let ended = client.batch_execute(end).await.map_err(ledger_error());
-    created.and(ended)
+    in_transaction(client, created).await
 }
 
 async fn create_stage_schema(client: &Client, job: i64, table: &str) -> Result<()> {
@@ -402,7 +442,7 @@ pub async fn is_part_sealed(client: &Client, [job, part, xid]: [i64; 3]) -> Resu
     Ok(Some(row.get(0)))
 }
 
-/// Returns whether attempts of this run of the driver can still be sealed: the job is there, not
+/// Returns whether attempts of this run of the driver can still be sealed: the job exists, is not
 /// complete, and was not begun again.
 ///
 /// # Errors
@@ -474,7 +514,8 @@ pub async fn fleet_job_table(client: &Client, job: i64) -> Result<Option<u32>> {
     Ok(row.map(|row| row.get(0)))
 }
 
-/// Marks the job as complete, in the transaction that moves its rows. The user's search path may be
+/// Marks the job as complete, in the transaction that moves its rows. Forgets the jobs of earlier
+/// epochs of its stream. The user's search path may be
 /// set, so operators are qualified.
 ///
 /// # Errors
@@ -483,16 +524,19 @@ pub async fn fleet_job_table(client: &Client, job: i64) -> Result<Option<u32>> {
 pub async fn complete_fleet_job(
     client: &Client,
     job: i64,
-    [rows_in, rows_written]: [i64; 2],
+    [rows_in, rows_written, rows_rejected]: [i64; 3],
     report: &str,
 ) -> Result<()> {
     let sql = "with done as (update pgspate.fleet_job set report = $4 \
                              where job operator(pg_catalog.=) $1), \
-                    parts as (delete from pgspate.part where job operator(pg_catalog.=) $1) \
+                    parts as (delete from pgspate.part where job operator(pg_catalog.=) $1), \
+                    earlier as (delete from pgspate.job e using pgspate.job j \
+                                where EARLIER_EPOCHS and j.job operator(pg_catalog.=) $1) \
                update pgspate.job set finished = pg_catalog.clock_timestamp(), rows_in = $2, \
-                   rows_written = $3 where job operator(pg_catalog.=) $1";
-    let values: [&dyn TypedParameter; 4] = [&job, &rows_in, &rows_written, &report];
-    client.run_statement(sql, &values).await.map(drop).map_err(ledger_error())
+                   rows_written = $3, rows_rejected = $5 where job operator(pg_catalog.=) $1";
+    let sql = sql.replace("EARLIER_EPOCHS", fleet_epoch::EARLIER);
+    let values: [&dyn TypedParameter; 5] = [&job, &rows_in, &rows_written, &report, &rows_rejected];
+    client.run_statement(&sql, &values).await.map(drop).map_err(ledger_error())
 }
 
 /// Raises the fence, so that no attempt can seal. Ends the sessions that write into `stage`, the

@@ -16,6 +16,7 @@ mod lane;
 mod monitor;
 mod progress;
 mod reject;
+mod rejecting;
 mod run;
 mod session_registry;
 mod session_setup;
@@ -35,10 +36,12 @@ use pgspate_target::session::WaitLimits;
 pub(crate) use commit::{COMMIT_DURABLY, emptying_error};
 pub use progress::{CopyProgress, ProgressSnapshot, Waiting};
 pub(crate) use reject::{blames_one_row, is_row_error_code};
+pub(crate) use rejecting::{RejectingCopy, run_rejecting};
 pub use run::run;
 pub use session_setup::SessionOpener;
 pub(crate) use session_setup::{CopySetup, EarlySession, ReadySession};
 pub(crate) use shards::ShardRoute;
+pub(crate) use shared::too_many_rejects;
 pub(crate) use stream::{BINARY_HEADER, BINARY_TRAILER, copy_error, is_keys_dropped_error};
 
 /// Bytes per message to the server. The size is large enough that the cost per message is

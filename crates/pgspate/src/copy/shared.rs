@@ -428,7 +428,7 @@ const SOURCE_CHANGED_HINT: &str =
 /// Minimum number of rows read before a percentage of rejected rows is meaningful.
 const PERCENTAGE_ROWS_MIN: u64 = 100_000;
 
-fn too_many_rejects(all: u64, allowed: &str) -> Error {
+pub(crate) fn too_many_rejects(all: u64, allowed: &str) -> Error {
     let rows = counted(all, "row");
     Error::new(ErrorKind::Server, format!("{rows} rejected; --max-rejects allows {allowed}"))
         .hint("Raise `--max-rejects` to continue, or correct the input.")

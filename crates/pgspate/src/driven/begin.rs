@@ -3,27 +3,33 @@
 use tokio::runtime::Handle;
 use tokio_postgres::Client;
 
-use super::{AbortOutcome, FleetCommit, FleetJobOptions, FleetMode, FleetTicket, merge};
+use super::{
+    AbortOutcome, FleetCommit, FleetJobOptions, FleetMode, FleetTicket, StreamEpoch, merge,
+};
 use crate::care::JobShadow;
 use crate::fleet::check_name;
 use crate::plan::check_replaceable;
 use crate::sync::SyncOptions;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::{Connection, Dsn};
-use pgspate_target::ledger::{self, BegunFleetJob, FleetDestination, JobId, NewFleetJob};
-use pgspate_target::session::WaitLimits;
+use pgspate_target::ledger::{
+    self, BegunFleetJob, EpochOfStream, FleetDestination, JobId, NewFleetJob,
+};
+use pgspate_target::session::{ReconnectBackoff, WaitLimits};
 use pgspate_target::{
     TableDependencies, TableStorage, TargetTable, TypedQuery, UnloggedExtent, begin_pinned_sql,
     quote_ident, server_error, suggest_table,
 };
 
 /// Begins a job that writes a table. If an earlier run of the driver has begun a job of this name,
-/// begins that job again, and its attempts no longer count. `sync` has the options of a job of
+/// begins that job again, and its attempts no longer count. The job of an epoch is joined instead.
+/// `sync` has the options of a job of
 /// [`FleetMode::Sync`]. Blocks.
 ///
 /// # Errors
 /// [`ErrorKind::Usage`] if the options exclude each other. [`ErrorKind::Plan`] if the table does
-/// not exist or cannot be written this way. The errors of [`ledger::begin_fleet_job`].
+/// not exist or cannot be written this way. The errors of [`ledger::begin_fleet_job`] and of
+/// [`ledger::join_epoch`].
 pub fn begin(
     table: &str,
     name: Option<&str>,
@@ -34,7 +40,7 @@ pub fn begin(
     runtime: &Handle,
 ) -> Result<FleetTicket> {
     name.map_or(Ok(()), |name| check_name("job", name))?;
-    options.check()?;
+    options.check(name)?;
     sync.map_or(Ok(()), merge::check_options)?;
     let stored =
         FleetJobOptions { connections: None, buffer: 0, allow_empty: false, ..options.clone() };
@@ -42,8 +48,12 @@ pub fn begin(
         Error::new(ErrorKind::Bug, "could not write the options").because(error)
     })?;
     let dsn = dsn.with_stall_timeout(limits.stall_timeout);
+    let connection = match options.epoch {
+        // Tasks begin the job, and may do so all at once.
+        Some(_) => connect_with_retries(&dsn, limits, runtime)?,
+        None => runtime.block_on(dsn.connect("pgspate fleet"))?,
+    };
     runtime.block_on(async {
-        let connection = dsn.connect("pgspate fleet").await?;
         let client = &connection.client;
         let target = read_table(client, table).await?;
         check_table(client, &target, &options).await?;
@@ -53,13 +63,26 @@ pub fn begin(
             table: &target.sql_name,
             options: &stored,
             destination: destination(client, &target, &options).await?,
+            marks_attempts: options.max_rejects.is_some(),
         };
-        let begun = ledger::begin_fleet_job(client, new).await?;
+        let epoch_name = options.epoch.as_ref().map(StreamEpoch::title);
+        let begun = match &options.epoch {
+            Some(StreamEpoch { stream, number, query }) => {
+                let epoch = EpochOfStream { stream, number: *number, query: query.as_deref() };
+                let new = NewFleetJob { name: epoch_name.as_deref(), ..new };
+                ledger::join_epoch(client, new, epoch).await?
+            }
+            None => ledger::begin_fleet_job(client, new).await?,
+        };
         let shadow = match new.destination == FleetDestination::CreatedLater && !begun.is_complete {
             true => create_shadow(&connection, &target, &begun).await?,
             false => None,
         };
-        let warnings = ledger::abandoned_fleet_jobs(client, target.oid, begun.job).await?;
+        let warnings = match options.epoch {
+            // Streams into the same table have unfinished jobs all the time.
+            Some(_) => Vec::new(),
+            None => ledger::abandoned_fleet_jobs(client, target.oid, begun.job).await?,
+        };
         let has_shadow = shadow.is_some();
         let destination = match new.destination {
             FleetDestination::Table { .. } => target.sql_name.clone(),
@@ -68,7 +91,7 @@ pub fn begin(
         Ok(FleetTicket {
             job: begun.job,
             fence: begun.fence,
-            name: name.map(str::to_owned),
+            name: epoch_name.or(name.map(str::to_owned)),
             table: target.sql_name,
             table_oid: target.oid,
             destination,
@@ -87,6 +110,10 @@ async fn destination(
     options: &FleetJobOptions,
 ) -> Result<FleetDestination> {
     let is_plain = target.kind == 'r' && target.storage == TableStorage::Plain;
+    let needs_stage = options.epoch.is_some() || options.max_rejects.is_some();
+    if needs_stage && options.commit == FleetCommit::Job {
+        return Ok(FleetDestination::Stage);
+    }
     Ok(match (options.commit, options.mode) {
         (FleetCommit::Task, _) => FleetDestination::Table { keeps_parts: options.stable_parts },
         (FleetCommit::Job, FleetMode::Replace) if is_plain => FleetDestination::CreatedLater,
@@ -133,7 +160,8 @@ async fn create_shadow(
 
 impl FleetJobOptions {
     /// Refuses options that exclude each other.
-    fn check(&self) -> Result<()> {
+    fn check(&self, name: Option<&str>) -> Result<()> {
+        let is_epoch = self.epoch.is_some();
         let (appends, by_task) = (self.mode == FleetMode::Append, self.commit == FleetCommit::Task);
         let refused = [
             (by_task && !appends, "only rows that are appended can be committed by each task"),
@@ -141,10 +169,30 @@ impl FleetJobOptions {
             (self.mode != FleetMode::Sync && !self.sync.is_empty(), "the options are for a sync"),
             (self.mode != FleetMode::Replace && self.allow_empty, "no rows replace nothing"),
             (self.connections == Some(0), "a job needs at least one connection"),
+            (is_epoch && name.is_some(), "the job of an epoch is named after its stream"),
+            (is_epoch && by_task, "a repeated epoch may have other parts, so no task can commit"),
         ];
         match refused.iter().find(|(is_refused, _)| *is_refused) {
             Some((_, why)) => Err(Error::new(ErrorKind::Usage, *why)),
-            None => Ok(()),
+            None => self.epoch.as_ref().map_or(Ok(()), |it| check_name("stream", &it.stream)),
+        }
+    }
+}
+
+impl StreamEpoch {
+    /// Returns the epoch in words.
+    fn title(&self) -> String {
+        format!("stream {}, epoch {}", self.stream, self.number)
+    }
+}
+
+/// Connects. A server that has no connection left, or that cannot be reached, is tried again.
+fn connect_with_retries(dsn: &Dsn, limits: WaitLimits, runtime: &Handle) -> Result<Connection> {
+    let mut backoff = ReconnectBackoff::new(limits.retry_for);
+    loop {
+        match runtime.block_on(dsn.connect("pgspate fleet")) {
+            Err(error) if error.is_retryable() && backoff.wait(|| false) => {}
+            connected => return connected,
         }
     }
 }

@@ -148,11 +148,12 @@ impl Completion<'_> {
         let winners = find_winners(ticket, receipts, &sealed)?;
         check_not_emptied(client, ticket, &table, &winners).await?;
         ledger::check_no_dropped_keys(client, table.oid).await?;
-        let rows_in = winners.iter().map(|it| it.rows).sum();
+        let rejected = ticket.keep_rejects(client, &winners).await?;
+        let rows: i64 = winners.iter().map(|it| it.rows).sum();
         let (losers, parts) = (sealed.len() - winners.len(), winners.len());
         let mut warnings: Vec<String> = warning.into_iter().collect();
         let inserted = if ticket.commits_parts() {
-            rows_in
+            rows
         } else if ticket.has_shadow {
             match self.exchange(&table, &winners).await? {
                 Ok(rows) => rows,
@@ -167,15 +168,16 @@ impl Completion<'_> {
         let report = FleetJobReport {
             job: ticket.job,
             table: table.name,
-            rows_in,
+            rows_in: rows + rejected,
             rows_written: inserted,
             inserted,
+            rejected,
             parts,
             losers,
             warnings,
             ..FleetJobReport::default()
         };
-        let counts = [rows_in, inserted];
+        let counts = [report.rows_in, inserted, rejected];
         ledger::complete_fleet_job(client, ticket.job, counts, &report.as_json()?).await?;
         Ok(report)
     }

@@ -150,10 +150,13 @@ async fn find_in_transaction(
     }
     let staged = StagedParts { ticket, columns: &columns, parts: &winners };
     let rows = staged.rows();
+    // This transaction is rolled back. The sync keeps the rejects.
+    let rejected = ticket.keep_rejects(client, &winners).await?;
     let report = FleetJobReport {
         job: ticket.job,
         table: table.name,
-        rows_in: rows,
+        rows_in: rows + rejected,
+        rejected,
         parts: winners.len(),
         losers: sealed.len() - winners.len(),
         ..FleetJobReport::default()
@@ -164,6 +167,7 @@ async fn find_in_transaction(
         table_oid: table.oid,
         query: (rows > 0).then(|| (staged.columns_in(""), staged.select())),
         rows: rows.unsigned_abs(),
+        attempts: ticket.options.max_rejects.map(|_| winners.iter().map(|it| it.xid).collect()),
         report: Box::new(move |synced| stored.with_counts(synced).as_json()),
     };
     Ok(SyncState::Open(StagedSync { columns, rows, report }))

@@ -9,13 +9,14 @@ use super::connection;
 use super::{FleetReceipt, FleetTicket};
 use crate::copy::{
     self, COMMIT_DURABLY, CopyEnd, CopyJob, Destination, EarlySession, LaneSession, ReadySession,
+    RejectingCopy,
 };
 use crate::format::EncodeMode;
 use crate::plan::{self, RowPlan};
 use crate::reading::{InputOrigin, LoadWatch, ReadingOptions, StageCopy, Survey, hint_encoding};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Dsn;
-use pgspate_target::ledger::{self, SealedPart};
+use pgspate_target::ledger::{self, Reject, SealedPart};
 use pgspate_target::session::{ReconnectBackoff, WaitLimits};
 use pgspate_target::{TargetTable, TypedQuery, pin_transaction_sql, server_error, users_path_sql};
 
@@ -71,6 +72,7 @@ struct CopiedRows {
     columns: Vec<String>,
     /// The table's oid.
     table_oid: u32,
+    rejects: Vec<Reject>,
 }
 
 /// The result of sealing an attempt.
@@ -98,10 +100,13 @@ impl Attempt<'_> {
         }
         let table = &ticket.table;
         let survey = Survey::take_in(connection, options, table, limits, dsn.clone(), runtime)?;
-        let CopiedRows { session, columns, table_oid } = self.copy_rows(survey)?;
+        let CopiedRows { session, columns, table_oid, rejects } = self.copy_rows(survey)?;
         let LaneSession { connection, rows_written } = session;
         let rows = rows_written.cast_signed();
-        let sealing = self.seal(&connection.client, table_oid, &columns, rows);
+        let sealing = async {
+            ledger::insert_attempt_rejects(&connection.client, ticket.job, &rejects).await?;
+            self.seal(&connection.client, table_oid, &columns, rows).await
+        };
         let receipt = match runtime.block_on(sealing)? {
             Seal::Sealed(xid) => FleetReceipt { job: ticket.job, part: self.part, xid, rows },
             Seal::Late(done) => return Ok(self.receipt(&done)),
@@ -134,15 +139,15 @@ impl Attempt<'_> {
         if one_statement {
             plan.mode = EncodeMode::Text;
         }
+        let rejects_max = ticket.options.max_rejects;
+        if one_statement && rejects_max.is_some() {
+            return Err(ticket.not_rejecting_error());
+        }
         watch.start_over(reading.stored_bytes());
         let version = session.server_version;
         let make_encoder = reading.encoder(&plan, &table, version, request.ignore_unknown)?;
         let stage = &ticket.destination;
-        // A shadow has the table's own name, in another schema.
-        let relation = match is_visible || ticket.has_shadow {
-            true => table.name.as_str(),
-            false => stage.rsplit_once('.').map_or(stage.as_str(), |(_, name)| name),
-        };
+        let relation = ticket.destination_name(&table.name);
         let (reading, plan, table) = (&reading, &plan, &table);
         let copy = StageCopy { dsn, limits, reading, plan, table, stage, relation };
         let destination =
@@ -156,15 +161,21 @@ impl Attempt<'_> {
         let Some(connection) = Arc::into_inner(control_session.connection) else {
             return Err(Error::new(ErrorKind::Bug, "the connection of the attempt is in use"));
         };
-        let ready = runtime.block_on(ReadySession::of_connection(connection, &job.setup))?;
-        let job = CopyJob { early_session: EarlySession::from_open(ready, runtime), ..job };
         let cutter = reading.cutter(plan, watch);
         let explain = |error| self.explain_failure(table, plan, error);
+        let columns = plan.columns.iter().map(|it| it.name.clone()).collect();
+        if let Some(most) = rejects_max {
+            let copied = copy::run_rejecting(&job, connection, cutter, most, &watch.copy, runtime);
+            let RejectingCopy { session, rejects } = copied.map_err(explain)?;
+            return Ok(CopiedRows { session, columns, table_oid: table.oid, rejects });
+        }
+        let ready = runtime.block_on(ReadySession::of_connection(connection, &job.setup))?;
+        let job = CopyJob { early_session: EarlySession::from_open(ready, runtime), ..job };
         match copy::run(&job, cutter, &watch.copy, runtime).map_err(explain)? {
             CopyEnd::Done(_, mut sessions) => match (sessions.pop(), sessions.is_empty()) {
                 (Some(session), true) => {
-                    let columns = plan.columns.iter().map(|it| it.name.clone()).collect();
-                    Ok(CopiedRows { session, columns, table_oid: table.oid })
+                    let rejects = Vec::new();
+                    Ok(CopiedRows { session, columns, table_oid: table.oid, rejects })
                 }
                 _ => Err(Error::new(ErrorKind::Bug, "the session with the rows was closed")),
             },

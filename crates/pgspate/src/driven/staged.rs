@@ -5,7 +5,7 @@ use tokio_postgres::Client;
 use super::FleetTicket;
 use crate::Result;
 use crate::sync::fleet_job::missing_rows_error;
-use pgspate_target::ledger::SealedPart;
+use pgspate_target::ledger::{ATTEMPT_COLUMN, SealedPart};
 use pgspate_target::{quote_ident, server_error};
 
 /// Attempts that wrote the same columns into the stage.
@@ -49,6 +49,14 @@ impl StagedParts<'_> {
 
     /// Returns the condition for rows of the attempts.
     fn condition(&self) -> String {
+        if self.ticket.options.max_rejects.is_some() {
+            // Rows of savepoints have other transactions' numbers. So a column has the number.
+            let xids: Vec<_> = self.parts.iter().map(|it| it.xid.to_string()).collect();
+            return format!(
+                "stage.{ATTEMPT_COLUMN} operator(pg_catalog.=) any ('{{{}}}'::pg_catalog.int8[])",
+                xids.join(",")
+            );
+        }
         // Rows know the last 32 bits of their transaction's number.
         let xids = self.parts.iter().map(|it| (it.xid & 0xffff_ffff).to_string());
         format!(

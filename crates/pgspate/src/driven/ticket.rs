@@ -48,8 +48,26 @@ pub struct FleetJobOptions {
     /// Whether a job of [`FleetMode::Replace`] may replace the table's rows by no rows.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub allow_empty: bool,
+    /// The number of rows that may be rejected; `None` if the first bad row fails its attempt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_rejects: Option<u64>,
     /// The caller's options of a sync, which [`complete`](super::complete) gets parsed.
     pub sync: Vec<String>,
+    /// The epoch of a stream that the job writes; `None` if it writes no stream.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<StreamEpoch>,
+}
+
+/// An epoch of a stream. The engine may repeat it, with the same rows in other parts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamEpoch {
+    /// The stream's name.
+    pub stream: String,
+    /// The epoch's number. Numbers grow.
+    pub number: i64,
+    /// The id of the query that counts the epochs, if it is known. Another query counts from 0
+    /// again.
+    pub query: Option<String>,
 }
 
 /// What tasks need to write parts of a job.
@@ -98,7 +116,7 @@ pub struct FleetJobReport {
     pub job: i64,
     /// The table's name in SQL.
     pub table: String,
-    /// Rows of all parts.
+    /// Rows of all parts, with those that were rejected.
     pub rows_in: i64,
     /// Rows written to the table: inserted or updated. A trigger may have left out some.
     pub rows_written: i64,
@@ -108,6 +126,8 @@ pub struct FleetJobReport {
     pub updated: i64,
     /// Rows deleted by a sync. Rows that a job replaces are not counted.
     pub deleted: i64,
+    /// Rows rejected by the attempts that count. `pgspate.reject` has them.
+    pub rejected: i64,
     /// The number of parts.
     pub parts: usize,
     /// Sealed attempts whose rows were left out.
@@ -143,6 +163,13 @@ impl FleetTicket {
         (!self.commits_parts()).then_some(self.destination.as_str())
     }
 
+    /// Returns the name, unquoted, of the table that attempts write to. `table` is the target's.
+    pub(super) fn destination_name<'a>(&'a self, table: &'a str) -> &'a str {
+        let is_stage = !self.commits_parts() && !self.has_shadow;
+        let stage = self.destination.split_once('.').filter(|_| is_stage);
+        stage.map_or(table, |(_, stage)| stage)
+    }
+
     /// Returns the job in words.
     pub(super) fn title(&self) -> String {
         match &self.name {
@@ -156,6 +183,16 @@ impl FleetTicket {
         let message = format!("{} was begun again, completed or aborted", self.title());
         Error::new(ErrorKind::Ledger, message)
             .hint("Nothing of this attempt is written. Only the driver's latest run counts.")
+    }
+
+    /// Returns the error of a table whose bad rows cannot be rejected by a task that commits.
+    pub(super) fn not_rejecting_error(&self) -> Error {
+        let message = format!(
+            "no row of {} can be rejected: a task writes all of its rows by one statement, because \
+             of the table's triggers",
+            self.table
+        );
+        Error::new(ErrorKind::Plan, message).hint("Let the driver commit all rows at once.")
     }
 
     /// Returns the error of a table that was dropped after the job began.

@@ -167,8 +167,8 @@ pub(crate) fn check_name(what: &str, name: &str) -> Result<()> {
     Err(Error::new(ErrorKind::Usage, message))
 }
 
-/// Returns whether the name ends with an id that does not grow with time: a UUID whose version is
-/// not 6 or 7, with or without dashes, as distributed engines name their jobs; or a hash, as commits have.
+/// Returns whether the name ends with an id that does not grow with time. Such ids are hashes, as
+/// commits have, and UUIDs of versions other than 6 and 7, by which distributed engines name jobs.
 fn has_no_order(name: &str) -> bool {
     let name = name.trim_end_matches('}');
     let is_hex = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());

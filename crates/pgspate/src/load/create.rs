@@ -178,7 +178,7 @@ select array(select a.attname::text
              from unnest($2::text[]) with ordinality as t(name, nth) order by nth)";
 
 /// Returns which choices for a new table a table that exists does not have, in words. They have no
-/// effect, so a load that runs every night says nothing as long as the table has them.
+/// effect, so a load that runs every night gives no warning as long as the table has them.
 pub(crate) async fn unused_choices(
     connection: &Connection,
     table: &TargetTable,

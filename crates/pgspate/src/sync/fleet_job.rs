@@ -24,6 +24,8 @@ pub(crate) struct FleetJobRows {
     pub(crate) query: Option<(String, String)>,
     /// The number of rows.
     pub(crate) rows: u64,
+    /// The numbers of the attempts whose rejected rows stay; `None` if no row may be rejected.
+    pub(crate) attempts: Option<Vec<i64>>,
     /// Returns the job's report as the ledger keeps it.
     pub(crate) report: WriteJobReport,
 }
@@ -70,7 +72,14 @@ impl FleetJobRows {
 
     /// Marks the job as complete.
     pub(super) async fn finish(&self, client: &Client, report: &SyncReport) -> Result<()> {
-        let counts = [report.rows_in, report.inserted + report.updated].map(u64::cast_signed);
+        let rejected = match &self.attempts {
+            Some(attempts) => {
+                ledger::keep_rejects(client, self.begun.job, attempts.clone()).await?
+            }
+            None => 0,
+        };
+        let rows_in = report.rows_in + rejected;
+        let counts = [rows_in, report.inserted + report.updated, rejected].map(u64::cast_signed);
         let text = (self.report)(report)?;
         ledger::complete_fleet_job(client, self.begun.job, counts, &text).await
     }

@@ -295,7 +295,7 @@ impl WriterCore {
         unit.answer(answer);
     }
 
-    /// Tells a caller that nobody knows whether its records were written.
+    /// Tells a caller that the outcome of its records is unknown.
     pub(super) fn answer_unknown(&self, unit: Unit, lost: &Error) {
         self.counters.count_unknown();
         unit.answer_unknown(lost);

@@ -71,7 +71,7 @@ impl LaneGovernor {
         let rate = self.records as f64 / elapsed.as_secs_f64();
         match is_crowded && self.records >= RECORDS_MIN {
             true => self.judge(rate),
-            // There are lanes enough, so the trial says nothing about more of them.
+            // There are lanes enough, so the trial does not show what more of them would gain.
             false => self.rate_before = None,
         }
         (self.begin, self.records, self.batches, self.crowded_batches) = (now, 0, 0, 0);

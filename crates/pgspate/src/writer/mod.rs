@@ -1,17 +1,17 @@
 //! The writer: takes single records from many callers at once. Each call returns when its records are
 //! durable, or with its own error in PostgreSQL's words.
 //!
-//! PostgreSQL commits many transactions with one flush to the disk, but each caller must have its own
-//! connection for that, and each row its own statement. The writer gives callers both without either:
-//! a record that finds an idle lane is sent at once and alone; records that arrive while all lanes
-//! are busy are sent together, as one statement and one commit.
+//! PostgreSQL commits many transactions with one flush to the disk. For that each caller needs a
+//! connection, and each row a statement. The writer needs neither. A record that finds an idle lane
+//! is sent at once and alone. Records that arrive while all lanes are busy are sent together, as one
+//! statement and one commit.
 //!
 //! - [`InsertShape`] has the SQL of records with equal columns.
 //! - `UnitQueue` keeps units, the records of one call, until a lane takes them.
 //! - `RecordLane` writes units with one session. A refused set is written again in halves.
 //! - `LaneGovernor` decides how many lanes write at once.
 //!
-//! A caller that waits for each answer before it sends the next record gains nothing: its rate is one
+//! A caller that waits for each answer before it sends the next record gains nothing. Its rate is one
 //! record per round trip and flush, with the writer and without it.
 
 mod core;

@@ -155,7 +155,7 @@ impl RecordSession {
             );
             match begun.and(flushed).map_err(|e| self.explain("could not flush the records", e)) {
                 Ok(()) => answers,
-                // The disk may lack the commits, so nobody may rely on them.
+                // The disk may lack the commits, so no caller may rely on them.
                 Err(lost) => {
                     let lost = Error::new(ErrorKind::Connect, lost.messages().join(": "));
                     let answer = |answer: Result<_>| answer.and_then(|_| Err(copy_error(&lost)));

@@ -175,7 +175,7 @@ impl InsertShape {
                 true if self.encoder(name).is_none() => {
                     Some(format!("only the server can read type {} of \"{name}\"", ty.name))
                 }
-                // The server would check the domain's constraints for a value that nobody wrote.
+                // The server would check the domain's constraints for a value that no caller wrote.
                 false if matches!(ty.kind, TypeKind::Domain(_)) => {
                     Some(format!("column \"{name}\" of a domain is left out"))
                 }

@@ -1,0 +1,121 @@
+//! Epochs of streams as jobs of an engine.
+
+use std::thread;
+
+use pgspate::ErrorKind;
+use pgspate::Result;
+use pgspate::driven::{
+    AbortOutcome, FleetCommit, FleetJobOptions, FleetMode, FleetTicket, StreamEpoch,
+};
+
+use crate::driven::DriverScene;
+
+fn epoch(number: i64, query: Option<&str>) -> FleetJobOptions {
+    let query = query.map(str::to_owned);
+    let epoch = StreamEpoch { stream: "orders".to_owned(), number, query };
+    FleetJobOptions { epoch: Some(epoch), ..FleetJobOptions::default() }
+}
+
+fn begin(scene: &DriverScene, number: i64) -> Result<FleetTicket> {
+    scene.begin_with(None, epoch(number, Some("a")), None)
+}
+
+/// Returns the message of a refusal of the ledger.
+fn refusal<T: std::fmt::Debug>(refused: Result<T>) -> String {
+    let error = refused.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Ledger);
+    error.to_string()
+}
+
+#[test]
+fn an_epoch_is_written_once_by_tasks_that_join_its_job() {
+    let scene = DriverScene::new();
+    let tickets: Vec<_> = thread::scope(|scope| {
+        let begin = || scope.spawn(|| begin(&scene, 0).unwrap());
+        let threads: Vec<_> = (0..4).map(|_| begin()).collect();
+        threads.into_iter().map(|it| it.join().unwrap()).collect()
+    });
+    assert!(tickets.iter().all(|it| (it.job, it.fence) == (tickets[0].job, 1)));
+    let first = scene.write(&tickets[0], 0, 1, 2);
+    let second = scene.write(&tickets[1], 1, 3, 4);
+    let report = scene.complete(&begin(&scene, 0).unwrap(), &[first, second]).unwrap();
+    assert_eq!((report.inserted, report.parts), (4, 2));
+    scene.assert_clean();
+    let again = begin(&scene, 0).unwrap();
+    assert!(again.is_complete);
+    assert_eq!(scene.complete(&again, &[]).unwrap(), report);
+    assert_eq!(scene.abort(&again), AbortOutcome::IsComplete);
+    assert_eq!(scene.ids(), "-1 1 2 3 4");
+}
+
+/// The engine has cut the repeated epoch into fewer parts.
+#[test]
+fn attempts_of_an_earlier_run_of_an_epoch_are_left_out() {
+    let scene = DriverScene::new();
+    let lost = begin(&scene, 0).unwrap();
+    for part in 0..3 {
+        scene.write(&lost, part, 10, 12);
+    }
+    let again = begin(&scene, 0).unwrap();
+    let receipt = scene.write(&again, 0, 10, 12);
+    let report = scene.complete(&again, &[receipt]).unwrap();
+    assert_eq!((report.inserted, report.losers), (3, 3));
+    assert_eq!(scene.ids(), "-1 10 11 12");
+    scene.assert_clean();
+}
+
+#[test]
+fn the_ledger_keeps_the_latest_epoch_and_refuses_to_go_back() {
+    let scene = DriverScene::new();
+    for number in [0, 1, 5] {
+        let ticket = begin(&scene, number).unwrap();
+        let first = i32::try_from(number).unwrap();
+        let receipt = scene.write(&ticket, 0, first, first);
+        scene.complete(&ticket, &[receipt]).unwrap();
+    }
+    let jobs = "select string_agg(options->'epoch'->>'number', ' ') from pgspate.job";
+    assert_eq!(scene.case.value(jobs), "5");
+    assert!((0..=5).all(|number| begin(&scene, number).unwrap().is_complete));
+    assert_eq!(scene.ids(), "-1 0 1 5");
+    // Another query counts from 0 again. A query of an unknown id is taken for the same.
+    let other = scene.begin_with(None, epoch(0, Some("b")), None);
+    assert_eq!(refusal(other), "stream orders is written by the query a");
+    assert!(scene.begin_with(None, epoch(4, None), None).unwrap().is_complete);
+}
+
+#[test]
+fn an_epoch_waits_for_the_epoch_before() {
+    let scene = DriverScene::new();
+    let ticket = begin(&scene, 3).unwrap();
+    let expected = "epoch 4 of stream orders cannot begin: epoch 3 is not complete";
+    assert_eq!(refusal(begin(&scene, 4)), expected);
+    let other = FleetJobOptions { mode: FleetMode::Replace, ..epoch(3, Some("a")) };
+    assert!(refusal(scene.begin_with(None, other, None)).contains("with other options"));
+    assert_eq!(scene.abort(&ticket), AbortOutcome::Aborted);
+    assert!(!begin(&scene, 4).unwrap().is_complete);
+}
+
+/// A stream writes into its table also after other rows have taken the place of the old ones.
+#[test]
+fn a_stream_outlives_an_exchange_of_its_table() {
+    let scene = DriverScene::new();
+    let ticket = begin(&scene, 0).unwrap();
+    scene.complete(&ticket, &[scene.write(&ticket, 0, 1, 1)]).unwrap();
+    let replacing = FleetJobOptions { mode: FleetMode::Replace, ..FleetJobOptions::default() };
+    let ticket = scene.begin_with(None, replacing, None).unwrap();
+    scene.complete(&ticket, &[scene.write(&ticket, 0, 7, 7)]).unwrap();
+    let ticket = begin(&scene, 1).unwrap();
+    scene.complete(&ticket, &[scene.write(&ticket, 0, 2, 2)]).unwrap();
+    assert_eq!(scene.ids(), "2 7");
+}
+
+#[test]
+fn options_that_an_epoch_cannot_have_are_refused() {
+    let scene = DriverScene::new();
+    let by_task = FleetJobOptions { commit: FleetCommit::Task, ..epoch(0, None) };
+    for refused in
+        [scene.begin_with(None, by_task, None), scene.begin_with(Some("job"), epoch(0, None), None)]
+    {
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::Usage);
+    }
+}

@@ -1,0 +1,120 @@
+//! Jobs that write the epochs of a stream. The ledger has the job of the latest epoch.
+//!
+//! A job is complete in the transaction that makes its rows visible. So an epoch that the engine
+//! repeats is found complete. Attempts of an epoch that was not completed stay in the stage. They
+//! are left out when the epoch is completed. So a repeated epoch needs no fence.
+
+use tokio_postgres::Client;
+
+use super::fleet_job::{
+    BegunFleetJob, NewFleetJob, check_trusted, in_transaction, insert_job, lock_for_begin,
+    other_options_error, other_table_error,
+};
+use super::identity::digest_texts;
+use super::job::ledger_error;
+use super::schema;
+use crate::{Error, ErrorKind, Result, TypedQuery};
+
+/// The condition by which a complete job `j` replaces a job `e` of an earlier epoch. A job with a
+/// stage or with rejected rows stays. The user's search path may be set, so operators are
+/// qualified.
+pub(super) const EARLIER: &str = "\
+e.key operator(pg_catalog.=) j.key and e.job operator(pg_catalog.<) j.job
+and e.finished is not null and e.rows_rejected operator(pg_catalog.=) 0
+and e.options operator(pg_catalog.?) 'epoch'
+and pg_catalog.to_regnamespace(pg_catalog.concat('pgspate_job_', e.job)) is null";
+
+/// An epoch of a stream.
+#[derive(Debug, Clone, Copy)]
+pub struct EpochOfStream<'a> {
+    /// The stream's name. Each table has streams of its own.
+    pub stream: &'a str,
+    /// The epoch's number.
+    pub number: i64,
+    /// The id of the query that counts the epochs, if it is known.
+    pub query: Option<&'a str>,
+}
+
+/// Begins the job of an epoch, or joins it if it has begun. An epoch that was completed, or that is
+/// earlier than such an epoch, is complete. `new.options` have the epoch as `epoch`.
+///
+/// # Errors
+/// [`ErrorKind::Ledger`] if the stream belongs to another query or to an untrusted role, if its job
+/// was begun with other options, or if an earlier epoch is not complete. [`ErrorKind::Server`] if
+/// the ledger cannot be written or the stage cannot be created.
+pub async fn join_epoch(
+    client: &Client,
+    new: NewFleetJob<'_>,
+    epoch: EpochOfStream<'_>,
+) -> Result<BegunFleetJob> {
+    schema::ensure_ledger(client).await?;
+    let key = digest_texts(["fleet stream", new.table, epoch.stream]);
+    let begun = async {
+        lock_for_begin(client, &key).await?;
+        check_trusted(client, &key, new.name.unwrap_or_default()).await?;
+        match find_latest(client, &key, new, epoch).await? {
+            Some(begun) => Ok(begun),
+            None => insert_job(client, &key, new).await,
+        }
+    };
+    in_transaction(client, begun).await
+}
+
+/// Returns the job of the stream's latest epoch. Returns `None` if the epoch's job is to be
+/// created.
+async fn find_latest(
+    client: &Client,
+    key: &str,
+    new: NewFleetJob<'_>,
+    epoch: EpochOfStream<'_>,
+) -> Result<Option<BegunFleetJob>> {
+    // Waits for a session that completes the job. The next statement reads what it has done.
+    let lock = "select from pgspate.fleet_job f join pgspate.job j on j.job = f.job \
+                where j.key = $1 order by j.job desc limit 1 for key share of f";
+    client.fetch_opt(lock, &[&key]).await.map_err(ledger_error())?;
+    let sql = "select f.job, f.fence, j.finished is not null, j.table_oid, j.table_name, \
+                      j.options = $2::text::jsonb, (j.options->'epoch'->>'number')::int8, \
+                      j.options->'epoch'->>'query' \
+               from pgspate.job j join pgspate.fleet_job f on f.job = j.job where j.key = $1 \
+               order by j.job desc limit 1";
+    let row = client.fetch_opt(sql, &[&key, &new.options]).await.map_err(ledger_error())?;
+    let Some(row) = row else { return Ok(None) };
+    let (job, fence, is_complete): (i64, i64, bool) = (row.get(0), row.get(1), row.get(2));
+    let (latest, query): (i64, Option<&str>) = (row.get(6), row.get(7));
+    if let (Some(query), Some(now)) = (query, epoch.query)
+        && query != now
+    {
+        return Err(other_query_error(job, epoch.stream, query));
+    }
+    let name = new.name.unwrap_or_default();
+    match latest.cmp(&epoch.number) {
+        _ if is_complete && latest >= epoch.number => {
+            Ok(Some(BegunFleetJob { job, fence, is_complete }))
+        }
+        _ if is_complete => Ok(None),
+        std::cmp::Ordering::Equal if row.get::<_, u32>(3) != new.table_oid => {
+            Err(other_table_error(job, name, row.get(4)))
+        }
+        std::cmp::Ordering::Equal if !row.get::<_, bool>(5) => Err(other_options_error(job, name)),
+        std::cmp::Ordering::Equal => Ok(Some(BegunFleetJob { job, fence, is_complete })),
+        _ => Err(unfinished_epoch_error(job, latest, epoch)),
+    }
+}
+
+fn other_query_error(job: i64, stream: &str, query: &str) -> Error {
+    let message = format!("stream {stream} is written by the query {query}");
+    Error::new(ErrorKind::Ledger, message).hint(format!(
+        "A query with a new checkpoint counts its epochs from 0 again, and reads its source again. \
+         Give it another stream name. If all its rows are new, run `pgspate status --forget {job}`."
+    ))
+}
+
+fn unfinished_epoch_error(job: i64, latest: i64, epoch: EpochOfStream<'_>) -> Error {
+    let EpochOfStream { stream, number, .. } = epoch;
+    let message =
+        format!("epoch {number} of stream {stream} cannot begin: epoch {latest} is not complete");
+    Error::new(ErrorKind::Ledger, message).hint(format!(
+        "The engine completes epochs in order. If no query works on epoch {latest}, run `pgspate \
+         status --forget {job}`: then its rows are not written."
+    ))
+}
