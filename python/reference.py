@@ -22,7 +22,8 @@ from pgspate import fleetjob
 # The page has these functions and classes, in this order.
 CALLS = ["load", "sync", "write", "apply", "fleet", "plan", "doctor", "tune", "server",
          "pandas_method"]
-RESULTS = ["LoadReport", "SyncReport", "ApplyReport", "FleetReport", "Plan", "Examination",
+WRITER_CALLS = ["insert", "insert_many", "insert_each", "report", "close"]
+RESULTS = ["LoadReport", "SyncReport", "ApplyReport", "WriterReport", "FleetReport", "Plan", "Examination",
            "Finding", "Tuning", "Report", "Progress", "Server"]
 # Sections of a docstring in Google's style.
 SECTIONS = {"Args", *pgspate._calls.OPTION_GROUPS, "Returns", "Raises", "Attributes", "Example"}
@@ -54,9 +55,15 @@ def reference_page() -> Iterator[str]:
         yield f"- `{name}`: {meaning}"
     for name in CALLS:
         yield from entry(f"pgspate.{name}", getattr(pgspate, name))
+    for module, writer in (("pgspate", pgspate.Writer), ("pgspate.aio", pgspate.aio.Writer)):
+        yield from entry(f"{module}.Writer", writer)
+        for name in WRITER_CALLS:
+            yield from entry(f"{module}.Writer.{name}", getattr(writer, name))
     for module in ("aio", "sqlalchemy", "spark"):
         namespace = __import__(f"pgspate.{module}", fromlist=["load"])
         for name in namespace.__all__:
+            if name == "Writer":
+                continue
             yield from entry(f"pgspate.{module}.{name}", getattr(namespace, name))
     for name in fleetjob.__all__:
         yield from entry(f"pgspate.fleetjob.{name}", getattr(fleetjob, name))
@@ -77,7 +84,8 @@ def entry(name: str, value: Any) -> Iterator[str]:
     """Yields the page's entry for a function or a class."""
     yield ""
     yield f"## {name}"
-    if inspect.isfunction(value):
+    # A class with arguments is made by its callers.
+    if inspect.isfunction(value) or "\nArgs:\n" in (inspect.getdoc(value) or ""):
         yield ""
         yield "```python"
         yield from signature_lines(name.rsplit(".", 1)[1], value)
@@ -89,9 +97,12 @@ def signature_lines(name: str, function: Any) -> Iterator[str]:
     """Yields the signature of a function, with one parameter per line."""
     signature = inspect.signature(function)
     keyword = "async def" if inspect.iscoroutinefunction(function) else "def"
+    keyword = "class" if inspect.isclass(function) else keyword
     yield f"{keyword} {name}("
     is_keyword = False
     for parameter in signature.parameters.values():
+        if parameter.name == "self":
+            continue
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY and not is_keyword:
             is_keyword = True
             yield "    *,"
@@ -99,7 +110,7 @@ def signature_lines(name: str, function: Any) -> Iterator[str]:
         default = parameter.default
         suffix = "" if default is inspect.Parameter.empty else f" = {default!r}"
         yield f"    {stars}{parameter.name}: {parameter.annotation}{suffix},"
-    yield f") -> {signature.return_annotation}"
+    yield ")" if inspect.isclass(function) else f") -> {signature.return_annotation}"
 
 
 def docstring_as_markdown(doc: str) -> Iterator[str]:

@@ -2,8 +2,9 @@
 
 `load` writes files, Arrow tables, data frames and rows into a table. `sync` makes rows of a table
 equal to such data, and writes only rows that differ. `apply` applies a stream of changes. `doctor`
-finds what slows writes on a server, and `tune` proposes settings for a bulk load. `pgspate.aio` has
-these calls for asyncio, and `pgspate.sqlalchemy` has `load` and `sync` for models and sessions.
+finds what slows writes on a server, and `tune` proposes settings for a bulk load. `Writer` writes
+single records of many callers. `pgspate.aio` has these calls for asyncio, and `pgspate.sqlalchemy`
+has `load` and `sync` for models and sessions.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from ._errors import (
     Error,
     FormatError,
     LedgerError,
+    OutcomeUnknown,
     Place,
     PlanError,
+    QueueFull,
     ServerError,
     SourceError,
     UsageError,
@@ -31,6 +34,7 @@ from ._progress import Progress
 from ._report import ApplyReport, LoadReport, Plan, Report, SyncReport
 from ._server import Server, server
 from ._write import write
+from ._writer import Writer, WriterReport
 
 __all__ = [
     "ApplyReport",
@@ -45,10 +49,12 @@ __all__ = [
     "FormatError",
     "LedgerError",
     "LoadReport",
+    "OutcomeUnknown",
     "Place",
     "Plan",
     "PlanError",
     "Progress",
+    "QueueFull",
     "Report",
     "Server",
     "ServerError",
@@ -56,6 +62,8 @@ __all__ = [
     "SyncReport",
     "Tuning",
     "UsageError",
+    "Writer",
+    "WriterReport",
     "__version__",
     "apply",
     "doctor",

@@ -16,8 +16,10 @@ __all__ = [
     "Error",
     "FormatError",
     "LedgerError",
+    "OutcomeUnknown",
     "Place",
     "PlanError",
+    "QueueFull",
     "ServerError",
     "SourceError",
     "UsageError",
@@ -53,7 +55,7 @@ class Error(Exception):
     Attributes:
         message: What could not be done, in one line, without causes.
         kind: Kind of error: ``usage``, ``source``, ``format``, ``type``, ``connect``, ``server``,
-            ``plan``, ``ledger``, ``cancelled`` or ``bug``.
+            ``plan``, ``ledger``, ``outcome unknown``, ``queue full``, ``cancelled`` or ``bug``.
         place: Place in the input, if the input caused the error.
         hint: What to do about the error, if known.
         sqlstate: SQLSTATE of the server's error, if the server reported one.
@@ -155,6 +157,18 @@ class LedgerError(Error):
     """The ledger contradicts the call, or cannot be used."""
 
     kind = "ledger"
+
+
+class OutcomeUnknown(Error):
+    """The connection was lost before the server answered: the records are written or not."""
+
+    kind = "outcome unknown"
+
+
+class QueueFull(Error):
+    """The queue of a writer is full, and the writer does not wait for room."""
+
+    kind = "queue full"
 
 
 class Cancelled(Error):

@@ -1,6 +1,6 @@
 """Types of the compiled module. Users call the package, and the package calls this module."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
 __version__: str
@@ -58,3 +58,38 @@ class CopyText:
     def count(self) -> int: ...
     def __iter__(self) -> CopyText: ...
     def __next__(self) -> bytes: ...
+
+_Reader = Callable[[str], dict[str, Any]]
+
+@final
+class InsertPlan:
+    def __new__(
+        cls,
+        table: str,
+        returning: list[str],
+        on_conflict: str,
+        key: list[str],
+        columns: list[str] | None,
+    ) -> InsertPlan: ...
+
+# `parts` is an idempotency key, or whether the records are independent of each other.
+# An outcome is the number of rows, the returned columns of each row as JSON, or an exception.
+@final
+class RecordWriter:
+    def __new__(
+        cls,
+        to: str | None,
+        settings: Mapping[str, object],
+        make_reader: Callable[[list[tuple[str, int, bool, bool]]], _Reader],
+    ) -> RecordWriter: ...
+    def write(
+        self, plan: InsertPlan, rows: list[Any], parts: bool | str
+    ) -> tuple[_Reader, list[Any]]: ...
+    def start(
+        self, plan: InsertPlan, rows: list[Any], parts: bool | str, number: int
+    ) -> _Reader | None: ...
+    def take(self) -> list[tuple[int, BaseException | None, list[Any]]]: ...
+    def fileno(self) -> int: ...
+    def report(self) -> str: ...
+    def close(self) -> None: ...
+    def start_close(self, number: int) -> None: ...

@@ -1,6 +1,6 @@
 """The calls for asyncio: each call runs on a separate thread and does not block the event loop.
 
-Data may also be an asynchronous iterable, which pgspate iterates on the event loop.
+`Writer` needs no thread for a call. Data may also be an asynchronous iterable, which pgspate iterates on the event loop.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import AsyncIterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 from . import _pgspate
+from ._aio_writer import Writer
 from ._call import Command
 from ._calls import APPLY, LOAD, SYNC
 from ._doctor import DOCTOR, TUNE, Examination, Tuning
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     Data = Union[_data.Data, AsyncIterable[Any]]
     Events = Union[_data.Events, AsyncIterable[Any]]
 
-__all__ = ["apply", "doctor", "load", "sync", "tune"]
+__all__ = ["Writer", "apply", "doctor", "load", "sync", "tune"]
 
 _R = TypeVar("_R", bound=Report)
 

@@ -15,10 +15,12 @@ mod errors;
 mod events;
 mod infer;
 mod options;
+mod record_rows;
 mod rows;
 mod server;
 mod shape;
 mod value_text;
+mod writer;
 
 use std::ffi::OsString;
 
@@ -333,6 +335,8 @@ fn _pgspate(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Stop>()?;
     module.add_class::<server::TemporaryServer>()?;
     module.add_class::<copy_text::CopyText>()?;
+    module.add_class::<record_rows::InsertPlan>()?;
+    module.add_class::<writer::RecordWriter>()?;
     module.add_function(wrap_pyfunction!(load_data, module)?)?;
     module.add_function(wrap_pyfunction!(sync_data, module)?)?;
     module.add_function(wrap_pyfunction!(sync_script, module)?)?;

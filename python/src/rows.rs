@@ -217,9 +217,22 @@ impl PythonRows {
 impl RowFault {
     /// Adds the place to an error.
     fn at(self, row: u64, column: Option<&String>) -> RowFault {
+        self.in_column(column).at_row(usize::try_from(row - 1).ok())
+    }
+
+    /// Adds the column to an error.
+    pub(crate) fn in_column(self, column: Option<&String>) -> RowFault {
         let RowFault::Value(error) = self else { return self };
         let column = column.cloned();
-        RowFault::Value(error.at(InputPlace { row: Some(row), column, ..InputPlace::default() }))
+        RowFault::Value(error.at(InputPlace { column, ..InputPlace::default() }))
+    }
+
+    /// Adds the row to an error, counted from 0.
+    pub(crate) fn at_row(self, nth: Option<usize>) -> RowFault {
+        let RowFault::Value(error) = self else { return self };
+        let place = error.place().cloned().unwrap_or_default();
+        let row = nth.map(|nth| nth as u64 + 1);
+        RowFault::Value(error.at(InputPlace { row, ..place }))
     }
 }
 

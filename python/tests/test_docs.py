@@ -20,7 +20,7 @@ from pgspate import _options, _typed
 ROOT = Path(__file__).resolve().parents[2]
 
 MODULES = ["_errors", "_calls", "_doctor", "_progress", "_report", "_server", "_write", "_pandas",
-           "aio", "fleetjob", "sqlalchemy"]
+           "_writer", "_aio_writer", "aio", "fleetjob", "sqlalchemy"]
 NEEDS = {"_pandas": ["pandas", "sqlalchemy"], "sqlalchemy": ["sqlalchemy"]}
 
 
@@ -68,6 +68,25 @@ def test_the_guide_runs(tmp_path, monkeypatch):
     from guide import run
 
     assert run(ROOT / "docs/how-to/python.md") > 8
+
+
+def test_the_page_about_fastapi_runs(tmp_path, monkeypatch):
+    for package in ("fastapi", "httpx2", "psycopg"):
+        pytest.importorskip(package)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(ROOT / "python")
+    from guide import run
+
+    assert run(ROOT / "docs/how-to/many-small-inserts-from-fastapi.md") > 3
+
+
+def test_the_example_of_fastapi_runs():
+    for package in ("fastapi", "uvicorn", "psycopg"):
+        pytest.importorskip(package)
+    program = [sys.executable, str(ROOT / "examples/fastapi_app.py"), "--try"]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "512 of 513 requests stored, 1 refused" in done.stdout
 
 
 def test_the_notebook_runs():

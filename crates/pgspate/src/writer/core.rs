@@ -325,16 +325,24 @@ impl WriterCore {
         }
     }
 
+    /// Returns the shape of a request, if it is kept.
+    pub(super) fn kept_shape(
+        self: &Arc<WriterCore>,
+        request: &InsertRequest,
+    ) -> Option<Arc<InsertShape>> {
+        let KeptShape { shape, checked } = self.shapes().get(request).cloned()?;
+        if checked.elapsed() > FACTS_LIFETIME {
+            self.check_in_background(&shape);
+        }
+        Some(shape)
+    }
+
     /// Returns the shape of a request, from the kept ones or from the server.
     pub(super) async fn shape(
         self: &Arc<WriterCore>,
         request: &InsertRequest,
     ) -> Result<Arc<InsertShape>> {
-        let kept = self.shapes().get(request).cloned();
-        if let Some(KeptShape { shape, checked }) = kept {
-            if checked.elapsed() > FACTS_LIFETIME {
-                self.check_in_background(&shape);
-            }
+        if let Some(shape) = self.kept_shape(request) {
             return Ok(shape);
         }
         // Many callers may ask for a new shape at once. All of them get the first one's.

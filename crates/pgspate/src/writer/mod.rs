@@ -106,6 +106,11 @@ impl Writer {
         self.core.shape(request).await
     }
 
+    /// Returns what [`Writer::shape`] returns, if it needs no server for that.
+    pub fn kept_shape(&self, request: &InsertRequest) -> Option<Arc<InsertShape>> {
+        self.core.kept_shape(request)
+    }
+
     /// Writes the records of one call: all of them or none. Returns when they are durable.
     ///
     /// # Errors

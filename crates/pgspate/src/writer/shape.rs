@@ -9,7 +9,7 @@ use tokio_postgres::types::{Kind, Type};
 use crate::encode::field::FieldEncoder;
 use crate::{Error, ErrorKind, Result, did_you_mean};
 use pgspate_target::ledger::record_request_sql;
-use pgspate_target::{SessionSettings, TargetTable, Trigger, TypeKind, quote_ident};
+use pgspate_target::{PgType, SessionSettings, TargetTable, Trigger, TypeKind, quote_ident};
 
 use super::rows::EncodedRows;
 
@@ -47,6 +47,10 @@ pub struct InsertShape {
     pub request: InsertRequest,
     /// The table's oid.
     pub table_oid: u32,
+    /// The types of the requested columns, in the request's order.
+    pub column_types: Vec<PgType>,
+    /// The returned columns with their types. A column that is asked for twice occurs twice.
+    pub returned_columns: Vec<(String, PgType)>,
     /// Why the records of several calls are not written by one statement, if they are not.
     pub alone_reason: Option<String>,
     /// The INSERT of one record, with a parameter for each column.
@@ -131,6 +135,8 @@ impl InsertShape {
         let mut shape = InsertShape {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             table_oid: table.oid,
+            column_types: types_of(table, &request.columns).map(|(_, ty)| ty).collect(),
+            returned_columns: types_of(table, &returned_names(&request, table)).collect(),
             alone_reason: None,
             single_insert,
             set_insert: None,
@@ -342,15 +348,29 @@ fn returned_sql(request: &InsertRequest, table: &TargetTable) -> Option<String> 
     if request.returning.is_empty() {
         return None;
     }
-    let all = || table.columns.iter().map(|column| &column.name);
-    let mut names: Vec<&String> = Vec::new();
-    for asked in &request.returning {
-        match asked.as_str() {
-            "*" => names.extend(all()),
-            _ => names.push(asked),
-        }
-    }
+    let names = returned_names(request, table);
     let names: Vec<String> =
         names.iter().map(|name| format!("{ALIAS}.{}", quote_ident(name))).collect();
     Some(format!("(select pg_catalog.row_to_json(r)::text from (select {}) r)", names.join(", ")))
+}
+
+/// Returns the names of the returned columns. `*` stands for all columns.
+fn returned_names(request: &InsertRequest, table: &TargetTable) -> Vec<String> {
+    let all = || table.columns.iter().map(|column| column.name.clone());
+    let mut names = Vec::new();
+    for asked in &request.returning {
+        match asked.as_str() {
+            "*" => names.extend(all()),
+            _ => names.push(asked.clone()),
+        }
+    }
+    names
+}
+
+/// Returns columns of a table with their types.
+fn types_of(table: &TargetTable, names: &[String]) -> impl Iterator<Item = (String, PgType)> {
+    names.iter().filter_map(|name| {
+        let column = table.columns.iter().find(|column| column.name == *name)?;
+        Some((name.clone(), column.ty.clone()))
+    })
 }
