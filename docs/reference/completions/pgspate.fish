@@ -278,7 +278,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand fleet" -s q -l quiet -d 
 complete -c pgspate -n "__fish_pgspate_using_subcommand fleet" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l to -d 'Connect to the database with the ledger, by URL or key=value; by default as for load' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l stall-timeout -d 'Drop a connection on which nothing arrives for this long' -r
-complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l restore -d 'Put back what interrupted loads have left: indexes, options, and prepared transactions of Citus'
+complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l restore -d 'Put back what interrupted loads have left, such as indexes and prepared transactions'
 complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l forget -d 'Forget the job: its rows stay, and its sources can be loaded again'
 complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l json -d 'Print the jobs as JSON on stdout'
 complete -c pgspate -n "__fish_pgspate_using_subcommand status" -s q -l quiet -d 'Print errors and results only'
