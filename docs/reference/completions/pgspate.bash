@@ -858,7 +858,7 @@ _pgspate() {
             return 0
             ;;
         pgspate__subcmd__load)
-            opts="-t -q -h --table --to --create --type --primary-key --replace --atomic --plan --lanes --commit --rejects --max-rejects --changed --restart --no-ledger --into-shards --retry-for --stall-timeout --lock-timeout --rebuild-indexes --pause-autovacuum --analyze --vacuum --fleet --generation --members --member --connections --format --header --delimiter --quote --escape --null --force-null --force-not-null --comment --skip-blank-lines --date-format --encoding --columns --set --file-name-column --snake-case --ignore-unknown --add-columns --source-option --json --quiet --help"
+            opts="-t -q -h --table --to --create --type --primary-key --replace --atomic --plan --lanes --commit --rejects --max-rejects --changed --allow-empty --restart --no-ledger --into-shards --retry-for --stall-timeout --lock-timeout --rebuild-indexes --pause-autovacuum --analyze --vacuum --fleet --generation --members --member --connections --format --header --delimiter --quote --escape --null --force-null --force-not-null --comment --skip-blank-lines --date-format --encoding --columns --set --file-name-column --snake-case --ignore-unknown --add-columns --source-option --json --quiet --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -97,6 +97,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l source-option -
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l create -d 'Create the table if it is missing, with types that fit the input'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l atomic -d 'Make all new rows visible at once: no transaction sees only a part of them'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l plan -d 'Show what would be done and why, then stop'
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l allow-empty -d 'With --replace, allow an input without rows to empty the table'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l restart -d 'Start over and ignore earlier runs in the ledger; the rows of these runs stay'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l no-ledger -d 'Keep no ledger: commit at the end; each run loads all rows, and cannot resume'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l into-shards -d 'Write to the nodes of a distributed table of Citus, past the coordinator'
@@ -277,7 +278,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand fleet" -s q -l quiet -d 
 complete -c pgspate -n "__fish_pgspate_using_subcommand fleet" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l to -d 'Connect to the database with the ledger, by URL or key=value; by default as for load' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l stall-timeout -d 'Drop a connection on which nothing arrives for this long' -r
-complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l restore -d 'Put back what interrupted loads have left: indexes, options, and prepared transactions of Citus'
+complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l restore -d 'Put back what interrupted loads have left, such as indexes and prepared transactions'
 complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l forget -d 'Forget the job: its rows stay, and its sources can be loaded again'
 complete -c pgspate -n "__fish_pgspate_using_subcommand status" -l json -d 'Print the jobs as JSON on stdout'
 complete -c pgspate -n "__fish_pgspate_using_subcommand status" -s q -l quiet -d 'Print errors and results only'
