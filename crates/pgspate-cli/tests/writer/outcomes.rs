@@ -4,7 +4,9 @@ use crate::run::wait_until;
 use pgspate::ErrorKind;
 use pgspate::writer::WriterOptions;
 
-use crate::scene::{WriterScene, code, into, record, returning, short_waits, sqlstate, value};
+use crate::scene::{
+    WriterScene, code, encode, into, record, returning, short_waits, sqlstate, value,
+};
 
 #[test]
 fn records_of_many_callers_are_written_once_each() {
@@ -199,7 +201,7 @@ fn a_child_is_refused_before_its_parent_also_in_one_moment() {
     let shape = scene.shape(&request);
     let rows = records
         .iter()
-        .map(|record| crate::scene::encode(&shape, std::slice::from_ref(record)).unwrap())
+        .map(|record| encode(&shape, std::slice::from_ref(record)).unwrap())
         .collect();
     // The children come first, so only the last record has a parent.
     let outcomes = scene.runtime.block_on(call.insert_each(&shape, rows)).unwrap();
@@ -262,6 +264,26 @@ fn a_full_queue_refuses_or_waits_as_asked() {
     }
 }
 
+/// Calls that need more than the queue has room for do not wait for each other.
+#[test]
+fn calls_larger_than_the_queue_are_written() {
+    let options = WriterOptions { queue_bytes: 8 << 10, ..short_waits() };
+    let scene = WriterScene::with_options("create table t (id int)", options);
+    let request = into("t", &["id"]);
+    let shape = scene.shape(&request);
+    let calls = (0..4).map(|_| {
+        let encode = |id: i32| encode(&shape, &[record(&[&id.to_string()])]).unwrap();
+        let rows = (0..100).map(encode).collect();
+        let (writer, shape) = (scene.writer.clone(), shape.clone());
+        scene.runtime.spawn(async move { writer.insert_each(&shape, rows).await })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        let outcomes = scene.runtime.block_on(call).unwrap().unwrap();
+        assert!(outcomes.iter().all(Result::is_ok));
+    }
+    assert_eq!(value(&scene.db, "select count(*) from t"), "400");
+}
+
 #[test]
 fn closing_writes_what_is_queued_and_ends_the_sessions() {
     let scene = WriterScene::new("create table t (id int)");
@@ -270,7 +292,7 @@ fn closing_writes_what_is_queued_and_ends_the_sessions() {
     let (writer, calls) = (scene.writer.clone(), 500);
     let callers: Vec<_> = (0..calls)
         .map(|id| {
-            let rows = crate::scene::encode(&shape, &[record(&[&id.to_string()])]).unwrap();
+            let rows = encode(&shape, &[record(&[&id.to_string()])]).unwrap();
             let (writer, shape) = (writer.clone(), shape.clone());
             scene.runtime.spawn(async move { writer.insert(&shape, rows).await })
         })

@@ -37,6 +37,9 @@ const PRUNE_INTERVAL: Duration = Duration::from_secs(600);
 /// How long the facts of a table are used before they are read again.
 const FACTS_LIFETIME: Duration = Duration::from_secs(5);
 
+/// How soon the facts are read again if a value was refused.
+const RECHECK_PAUSE: Duration = Duration::from_millis(500);
+
 /// Whether rules rewrite an INSERT into the table.
 const HAS_INSERT_RULES: &str = "\
 select exists (select from pg_catalog.pg_rewrite
@@ -136,9 +139,10 @@ impl WriterCore {
         let call = self.next_call.fetch_add(1, Ordering::Relaxed);
         let mut units = Vec::with_capacity(records.len());
         let mut receivers = Vec::with_capacity(records.len());
+        // At once for the whole call: calls that each had a part of the room would wait for each other.
+        let room = Arc::new(self.take_room(&records).await?);
         for rows in records {
-            let room = self.take_room(rows.bytes()).await?;
-            let (unit, receiver) = WriteUnit::new(shape.clone(), rows, call, room);
+            let (unit, receiver) = WriteUnit::new(shape.clone(), rows, call, room.clone());
             receivers.push(receiver);
             units.push(unit);
         }
@@ -180,9 +184,11 @@ impl WriterCore {
         Ok(())
     }
 
-    /// Takes room for a unit. Waits for room, or refuses, as the options say.
-    async fn take_room(&self, bytes: usize) -> Result<OwnedSemaphorePermit> {
-        let units = u32::try_from(bytes.div_ceil(ROOM_UNIT)).unwrap_or(u32::MAX);
+    /// Takes room for a call. Waits for room, or refuses, as the options say. A call that needs more
+    /// than there is takes all of it.
+    async fn take_room(&self, records: &[EncodedRows]) -> Result<OwnedSemaphorePermit> {
+        let units = records.iter().map(|rows| rows.bytes().div_ceil(ROOM_UNIT).max(1));
+        let units = u32::try_from(units.sum::<usize>()).unwrap_or(u32::MAX);
         let units = units.clamp(1, self.room_size);
         let room = self.room.clone();
         if !self.options.refuses_when_full {
@@ -309,11 +315,16 @@ impl WriterCore {
     }
 
     /// Forgets a shape whose statement was refused, if a change of the table may be the reason.
-    pub(super) fn note_refusal(&self, shape: &InsertShape, error: &Error) {
+    pub(super) fn note_refusal(self: &Arc<WriterCore>, shape: &Arc<InsertShape>, error: &Error) {
         let code = error.sqlstate().map_or("", SqlState::code);
         // A row of another type, a lost column, table, privilege or unique index.
         if matches!(code, "42804" | "42703" | "42P01" | "42501" | "42P10" | "08P01") {
             self.forget(shape);
+        }
+        // A value that its column's type refuses, though another type may take it by now.
+        let kept = self.shapes().get(&shape.request).map(|kept| kept.checked);
+        if code.starts_with("22") && kept.is_some_and(|at| at.elapsed() > RECHECK_PAUSE) {
+            self.check_in_background(shape);
         }
     }
 

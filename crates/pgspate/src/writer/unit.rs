@@ -44,8 +44,8 @@ pub(super) struct WriteUnit {
     /// The number of the call that sent the unit. One lane takes all units of a call.
     pub(super) call: u64,
     answer: oneshot::Sender<Result<InsertOutcome>>,
-    /// The unit's part of the queue's memory.
-    _room: OwnedSemaphorePermit,
+    /// The call's part of the queue's memory.
+    _room: Arc<OwnedSemaphorePermit>,
 }
 
 impl WriteUnit {
@@ -54,7 +54,7 @@ impl WriteUnit {
         shape: Arc<InsertShape>,
         mut rows: EncodedRows,
         call: u64,
-        room: OwnedSemaphorePermit,
+        room: Arc<OwnedSemaphorePermit>,
     ) -> (WriteUnit, oneshot::Receiver<Result<InsertOutcome>>) {
         let (answer, receiver) = oneshot::channel();
         let key = rows.take_key(&shape.request);
