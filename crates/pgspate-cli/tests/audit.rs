@@ -98,6 +98,8 @@ fn packages_are_named_by_version_and_hash() {
             // Every requested package must be pinned. `-r` includes another of these files.
             let wanted = fs::read_to_string(&path).unwrap();
             for line in wanted.lines().filter(|line| !line.starts_with("-r ")) {
+                // The condition of a package, such as its platform, follows a semicolon.
+                let line = line.split(';').next().unwrap();
                 // A few packages are wanted below a version: `pandas<3`.
                 let (package, version) = line.split_once(['=', '<']).unwrap();
                 let package = package.split('[').next().unwrap();

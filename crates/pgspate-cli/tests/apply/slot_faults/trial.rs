@@ -403,7 +403,8 @@ fn check_status(run: &Run, is_killed: bool) -> Result<(), String> {
     }
     match run.status {
         Some(0 | 1) => Ok(()),
-        Some(2) if run.stderr.starts_with("error: ") => Ok(()),
+        // A run that was asked to stop says so first.
+        Some(2) if run.stderr.lines().any(|line| line.starts_with("error: ")) => Ok(()),
         None if is_killed => Ok(()),
         status => Err(format!("the run ended with {status:?}: {}", run.stderr)),
     }
