@@ -240,8 +240,8 @@ class Writer(WriterBase):
             engine.start_close(number)
             await future
             # The last answers may arrive after this one.
-            waiting = [one for one in self._waiting.values() if not one.done()]
-            if waiting:
+            # A task whose answer has arrived may ask for one more.
+            while waiting := [one for one in self._waiting.values() if not one.done()]:
                 await asyncio.wait(waiting)
             self._last_report = self.report()
             self._loop.remove_reader(engine.fileno())

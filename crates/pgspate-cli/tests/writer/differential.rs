@@ -182,7 +182,12 @@ fn random_records_have_the_outcomes_of_plain_inserts() {
         let sql = format!("{PREPARE} {table} {full} {empty}");
         let scene = WriterScene::with_options(&sql, options);
         let mut columns = COLUMNS.to_vec();
-        columns.retain(|name| *name == "n" || random.among(0..=3) > 0);
+        // Columns of arrays keep records out of sets, so most rounds have none.
+        columns.retain(|name| match *name {
+            "n" => true,
+            "tags" => random.among(0..=3) == 0,
+            _ => random.among(0..=3) > 0,
+        });
         let bad = random.pick(&[0, 2, 2, 20, 300]);
         let records: Vec<Record> =
             (0..400).map(|_| random_record(&mut random, &columns, bad)).collect();

@@ -149,7 +149,9 @@ fn every_type_is_written_as_by_an_insert() {
     scene.db.run(&format!("insert into t values ({})", literals.join(", ")));
     assert_eq!(value(&scene.db, "select count(distinct t::text) from t"), "1");
     // Without the types that only the server can read, the records are written as a set.
-    let plain = ["id", "flag", "mood", "many", "words", "body", "n"];
+    let arrays = scene.shape(&into("t", &["id", "many"]));
+    assert_eq!(arrays.alone_reason.as_deref(), Some("column \"many\" has arrays: integer[]"));
+    let plain = ["id", "flag", "mood", "bits", "raw", "body", "n"];
     let shape = scene.shape(&into("t", &plain));
     assert_eq!(shape.alone_reason, None);
     let fields: Vec<&str> = plain
@@ -161,7 +163,7 @@ fn every_type_is_written_as_by_an_insert() {
         outcome.unwrap();
     }
     let alike =
-        "select count(*), count(distinct (id, flag, mood, many, words, body, n)::text) from t";
+        "select count(*), count(distinct (id, flag, mood, bits, raw, body, n)::text) from t";
     assert_eq!(scene.db.query(alike)[0], [Some("202".to_owned()), Some("1".to_owned())]);
     assert!(scene.writer.report().set_rows > 0);
 }
@@ -336,6 +338,61 @@ fn a_changed_table_is_noticed() {
     assert_eq!(sqlstate(&outcomes[0]), "42P01");
     scene.db.run("create table t (id int, name text)");
     write(0);
+}
+
+/// The column of a name has another place, and the column at a place another name.
+#[test]
+fn renamed_columns_get_the_values_of_their_names() {
+    let scene = WriterScene::new("create table t (id int, user_id int, next_user_id bigint)");
+    let request = into("t", &["id", "user_id"]);
+    let write = |from: i32| {
+        let records: Vec<_> =
+            (from..from + 300).map(|id| record(&[&id.to_string(), &id.to_string()])).collect();
+        for outcome in scene.insert_at_once(&request, &records) {
+            outcome.unwrap();
+        }
+    };
+    write(0);
+    scene.db.run(
+        "begin; alter table t rename user_id to old; \
+         alter table t rename next_user_id to user_id; commit",
+    );
+    write(1000);
+    assert_eq!(value(&scene.db, "select count(*) from t where id < 1000 and old = id"), "300");
+    assert_eq!(value(&scene.db, "select count(*) from t where id > 999 and user_id = id"), "300");
+    scene.db.run("alter table t drop column user_id, drop column old, add column user_id bigint");
+    write(2000);
+    assert_eq!(value(&scene.db, "select count(*) from t where id > 1999 and user_id = id"), "300");
+    assert!(scene.writer.report().set_rows > 300);
+}
+
+/// A lock on the table makes callers wait, also those whose statement is not prepared yet.
+#[test]
+fn callers_wait_for_a_locked_table() {
+    let options = WriterOptions { connections: 4, ..short_waits() };
+    let scene = WriterScene::with_options("create table t (id int)", options);
+    let shape = scene.shape(&into("t", &["id"]));
+    let blocking = crate::scene::runtime();
+    let blocker = blocking.block_on(async {
+        let (client, connection) =
+            tokio_postgres::connect(&scene.db.dsn(), tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(connection);
+        client.batch_execute("begin; lock table t").await.unwrap();
+        client
+    });
+    let callers: Vec<_> = (0..100)
+        .map(|id| {
+            let rows = encode(&shape, &[record(&[&id.to_string()])]).unwrap();
+            let (writer, shape) = (scene.writer.clone(), shape.clone());
+            scene.runtime.spawn(async move { writer.insert(&shape, rows).await })
+        })
+        .collect();
+    wait_until("a caller waits", || scene.writer.report().lock_waits > 0);
+    blocking.block_on(blocker.batch_execute("commit")).unwrap();
+    for caller in callers {
+        scene.runtime.block_on(caller).unwrap().unwrap();
+    }
+    assert_eq!(value(&scene.db, "select count(*) from t"), "100");
 }
 
 #[test]

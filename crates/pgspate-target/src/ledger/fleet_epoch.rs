@@ -88,7 +88,8 @@ async fn find_latest(
     }
     let name = new.name.unwrap_or_default();
     match latest.cmp(&epoch.number) {
-        _ if is_complete && latest >= epoch.number => {
+        std::cmp::Ordering::Greater if is_complete => Err(earlier_epoch_error(job, latest, epoch)),
+        std::cmp::Ordering::Equal if is_complete => {
             Ok(Some(BegunFleetJob { job, fence, is_complete }))
         }
         _ if is_complete => Ok(None),
@@ -106,6 +107,18 @@ fn other_query_error(job: i64, stream: &str, query: &str) -> Error {
     Error::new(ErrorKind::Ledger, message).hint(format!(
         "A query with a new checkpoint counts its epochs from 0 again, and reads its source again. \
          Give it another stream name. If all its rows are new, run `pgspate status --forget {job}`."
+    ))
+}
+
+/// Returns the error of an epoch before the latest one. An engine repeats the latest epoch alone.
+fn earlier_epoch_error(job: i64, latest: i64, epoch: EpochOfStream<'_>) -> Error {
+    let EpochOfStream { stream, number, .. } = epoch;
+    let message =
+        format!("epoch {number} of stream {stream} cannot begin: epoch {latest} is complete");
+    Error::new(ErrorKind::Ledger, message).hint(format!(
+        "The checkpoint of the query is older than the table, or is another one. Give a new query \
+         another stream name. If the rows from epoch {number} on are not in the table, run `pgspate \
+         status --forget {job}`."
     ))
 }
 

@@ -15,6 +15,7 @@ use super::governor::LaneGovernor;
 use super::lane::RecordLane;
 use super::queue::{SetLimits, UnitQueue};
 use super::rows::EncodedRows;
+use super::session::copy_error;
 use super::shape::{InsertRequest, InsertShape};
 use super::unit::{InsertOutcome, WriteUnit};
 use super::waiting::WaitingSessions;
@@ -44,6 +45,15 @@ const RECHECK_PAUSE: Duration = Duration::from_millis(500);
 const HAS_INSERT_RULES: &str = "\
 select exists (select from pg_catalog.pg_rewrite
                where ev_class operator(pg_catalog.=) $1 and ev_type operator(pg_catalog.=) '3')";
+
+/// The array types of types.
+const ARRAY_TYPES: &str = "\
+select oid, typarray from pg_catalog.pg_type
+where oid operator(pg_catalog.=) any ($1) and typarray operator(pg_catalog.<>) 0";
+
+/// What a request must know: the table, the settings of a session, whether rules rewrite an INSERT,
+/// and the array types of the columns' types.
+type TableFacts = (TargetTable, SessionSettings, bool, HashMap<u32, u32>);
 
 /// The shared state of a writer.
 #[derive(Debug)]
@@ -146,6 +156,8 @@ impl WriterCore {
             receivers.push(receiver);
             units.push(unit);
         }
+        // A caller that stops waiting must keep no room, as closing waits for all of it.
+        drop(room);
         let empty = |unit: &WriteUnit| unit.rows.is_empty();
         for unit in units.extract_if(.., |unit| empty(unit)) {
             unit.answer(Ok(InsertOutcome::default()));
@@ -153,7 +165,7 @@ impl WriterCore {
         self.queue(units)?;
         let mut answers = Vec::with_capacity(receivers.len());
         for receiver in receivers {
-            answers.push(receiver.await.unwrap_or_else(|_| Err(closed_error())));
+            answers.push(receiver.await.unwrap_or_else(|_| Err(abandoned_error())));
         }
         Ok(answers)
     }
@@ -287,7 +299,7 @@ impl WriterCore {
         let may_end = is_refused && lanes.open > 1;
         if may_end {
             let others = lanes.open - 1;
-            lanes.governor.limit_lanes(others);
+            lanes.governor.limit_lanes(others, Instant::now());
         }
         may_end
     }
@@ -299,6 +311,14 @@ impl WriterCore {
             Err(_) => self.counters.count_refused(),
         }
         unit.answer(answer);
+    }
+
+    /// Answers a unit that could not be sent. If it was sent before, its outcome is unknown.
+    pub(super) fn answer_unsent(&self, unit: WriteUnit, error: &Error) {
+        match unit.losses {
+            0 => self.answer(unit, Err(copy_error(error))),
+            _ => self.answer_unknown(unit, error),
+        }
     }
 
     /// Tells a caller that the outcome of its records is unknown.
@@ -395,7 +415,7 @@ impl WriterCore {
         request: &InsertRequest,
     ) -> Result<InsertShape> {
         let mut backoff = ReconnectBackoff::new(self.options.limits.retry_for);
-        let (table, session, has_rules) = loop {
+        let (table, session, has_rules, arrays) = loop {
             match self.try_read_facts(kept, &request.table).await {
                 Ok(facts) => break facts,
                 Err(error) if error.is_retryable() => {
@@ -408,14 +428,14 @@ impl WriterCore {
         };
         table.check_is_user_schema()?;
         let shares_triggers = self.options.shares_triggers;
-        InsertShape::new(request.clone(), &table, &session, shares_triggers, has_rules)
+        InsertShape::new(request.clone(), &table, &session, shares_triggers, has_rules, &arrays)
     }
 
     async fn try_read_facts(
         &self,
         kept: &mut Option<Connection>,
         table: &str,
-    ) -> Result<(TargetTable, SessionSettings, bool)> {
+    ) -> Result<TableFacts> {
         read_facts(self.facts_connection(kept).await?, table).await
     }
 
@@ -481,12 +501,8 @@ impl WriterCore {
     }
 }
 
-/// Reads what a request must know: the table, the settings of a session, and whether rules rewrite
-/// an INSERT.
-async fn read_facts(
-    connection: &Connection,
-    name: &str,
-) -> Result<(TargetTable, SessionSettings, bool)> {
+/// Reads what a request must know.
+async fn read_facts(connection: &Connection, name: &str) -> Result<TableFacts> {
     let client = &connection.client;
     let Some(table) = TargetTable::read(client, name).await? else {
         let message = format!("table {name} does not exist");
@@ -497,7 +513,17 @@ async fn read_facts(
     let session = read_session(client).await?;
     let failed = server_error(format!("could not read the rules of table {name}"));
     let rules = client.fetch_one(HAS_INSERT_RULES, &[&table.oid]).await.map_err(failed)?;
-    Ok((table, session, rules.get(0)))
+    let failed = server_error(format!("could not read the types of table {name}"));
+    let types: Vec<u32> = table.columns.iter().map(|column| column.ty.base().oid).collect();
+    let arrays = client.fetch_all(ARRAY_TYPES, &[&types]).await.map_err(failed)?;
+    let arrays = arrays.iter().map(|row| (row.get(0), row.get(1))).collect();
+    Ok((table, session, rules.get(0), arrays))
+}
+
+/// Returns the error of a call whose lane has ended, for example with its runtime.
+fn abandoned_error() -> Error {
+    let message = "the writer ended before the server answered";
+    Error::new(ErrorKind::OutcomeUnknown, message)
 }
 
 fn closed_error() -> Error {

@@ -13,6 +13,8 @@ const TRIAL: Duration = Duration::from_millis(200);
 const GAIN_MIN: f64 = 1.04;
 /// The fewest records of a trial that say something about the rate.
 const RECORDS_MIN: u64 = 50;
+/// How long a server that accepts no further connection is not asked for more.
+const LIMITED_FOR: Duration = Duration::from_secs(60);
 /// How many lanes write before anything was measured.
 const LANES_AT_FIRST: usize = 2;
 
@@ -21,6 +23,9 @@ const LANES_AT_FIRST: usize = 2;
 pub(super) struct LaneGovernor {
     lanes: usize,
     lanes_max: usize,
+    /// The limit that the server's refusals do not lower, and when they have lowered the other.
+    lanes_wanted: usize,
+    limited: Option<Instant>,
     /// Whether the trial under way has more lanes than the one before.
     is_growing: bool,
     /// Records per second under the number of lanes before the last change.
@@ -38,6 +43,8 @@ impl LaneGovernor {
         LaneGovernor {
             lanes: LANES_AT_FIRST.min(lanes_max),
             lanes_max,
+            lanes_wanted: lanes_max,
+            limited: None,
             is_growing: true,
             rate_before: None,
             begin: now,
@@ -52,14 +59,18 @@ impl LaneGovernor {
         self.lanes
     }
 
-    /// Lowers the limit, because the server accepts no further connection.
-    pub(super) fn limit_lanes(&mut self, lanes_max: usize) {
+    /// Lowers the limit for a while, because the server accepts no further connection.
+    pub(super) fn limit_lanes(&mut self, lanes_max: usize, now: Instant) {
+        self.limited = Some(now);
         self.lanes_max = lanes_max.max(1);
         self.lanes = self.lanes.min(self.lanes_max);
     }
 
     /// Counts a batch that a lane has written. `is_crowded` says whether records waited for a lane.
     pub(super) fn count_batch(&mut self, records: u64, is_crowded: bool, now: Instant) {
+        if self.limited.is_some_and(|at| now.duration_since(at) > LIMITED_FOR) {
+            (self.limited, self.lanes_max) = (None, self.lanes_wanted);
+        }
         self.records += records;
         self.batches += 1;
         self.crowded_batches += u64::from(is_crowded);

@@ -19,6 +19,9 @@ use pgspate_target::session::ReconnectBackoff;
 /// How long a lane's statement waits for a lock, in milliseconds. Shorter than any deadlock
 /// timeout, so that lanes cause no deadlock.
 const LANE_LOCK_TIMEOUT: i32 = 25;
+/// How many units of a set in turn may be locked, before the whole table counts as locked. Then the
+/// other units of the set would only wait as well.
+const LOCKED_UNITS_MAX: usize = 8;
 /// Smaller sets cost more than a statement for each unit, which needs no second try.
 const SET_ROWS_MIN: usize = 8;
 
@@ -27,6 +30,8 @@ pub(super) struct RecordLane {
     core: Arc<WriterCore>,
     session: Option<RecordSession>,
     size: SetSize,
+    /// How many units in turn waited for a lock in vain.
+    locked_in_turn: usize,
 }
 
 /// The result of sending units.
@@ -40,7 +45,7 @@ enum Sent {
 impl RecordLane {
     pub(super) fn new(core: Arc<WriterCore>) -> RecordLane {
         let size = SetSize::new(core.options.set_rows);
-        RecordLane { core, session: None, size }
+        RecordLane { core, session: None, size, locked_in_turn: 0 }
     }
 
     /// Writes what waits, until the writer is closed and nothing waits any more, or the lane has
@@ -74,15 +79,19 @@ impl RecordLane {
                 }
                 let pause = if error.is_retryable() { backoff.next_pause() } else { None };
                 let Some(pause) = pause else {
-                    units.into_iter().for_each(|it| self.core.answer(it, Err(copy_error(&error))));
+                    units.into_iter().for_each(|it| self.core.answer_unsent(it, &error));
                     return VecDeque::new();
                 };
                 tokio::time::sleep(pause).await;
                 continue;
             }
-            let run = take_run(&mut units, self.size.rows() >= SET_ROWS_MIN);
+            let run = self.take_run(&mut units);
             if let Sent::Unsent(unsent) = self.write_run(run).await {
                 unsent.into_iter().rev().for_each(|unit| units.push_front(unit));
+                // The server may accept sessions and lose each of them at once.
+                if let Some(pause) = backoff.next_pause() {
+                    tokio::time::sleep(pause).await;
+                }
             }
         }
         units
@@ -109,7 +118,13 @@ impl RecordLane {
     /// Writes units by as few statements as possible.
     async fn write_sets(&mut self, units: Vec<WriteUnit>) -> Sent {
         let mut sets = VecDeque::from([units]);
+        self.locked_in_turn = 0;
         while let Some(mut units) = sets.pop_front() {
+            if self.locked_in_turn >= LOCKED_UNITS_MAX {
+                let left = units.into_iter().chain(sets.into_iter().flatten());
+                left.for_each(|unit| self.core.wait_alone(unit));
+                return Sent::Answered;
+            }
             if let [_] = &units[..] {
                 match self.write_each(units).await {
                     Sent::Answered => continue,
@@ -126,6 +141,7 @@ impl RecordLane {
             let rows = units.iter().map(|unit| unit.rows.len()).sum();
             match session.write_set(&units).await {
                 Ok(outcomes) => {
+                    self.locked_in_turn = 0;
                     self.size.note_written();
                     self.core.counters.count_set(rows);
                     let answers = units.into_iter().zip(outcomes);
@@ -203,9 +219,11 @@ impl RecordLane {
                     unsent.extend(self.lose(vec![unit], &error));
                 }
                 Err(error) if error.sqlstate() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
+                    self.locked_in_turn += 1;
                     self.core.wait_alone(unit);
                 }
                 answer => {
+                    self.locked_in_turn = 0;
                     if let Err(error) = &answer {
                         self.core.note_refusal(&unit.shape, error);
                         if error.sqlstate() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION) {
@@ -226,7 +244,12 @@ impl RecordLane {
             self.session = None;
             return Sent::Unsent(units);
         }
+        let is_locked = error.sqlstate() == Some(&SqlState::LOCK_NOT_AVAILABLE);
         for unit in units {
+            if is_locked {
+                self.core.wait_alone(unit);
+                continue;
+            }
             self.core.note_refusal(&unit.shape, error);
             self.core.answer(unit, Err(copy_error(error)));
         }
@@ -246,18 +269,24 @@ impl RecordLane {
         }
         again
     }
-}
 
-/// Takes the first units that may be written in the same way, and returns that way.
-fn take_run(
-    units: &mut VecDeque<WriteUnit>,
-    are_sets_worthwhile: bool,
-) -> (UnitWay, Vec<WriteUnit>) {
-    let way = |unit: &WriteUnit| match unit.way() {
-        UnitWay::InSet if !are_sets_worthwhile => UnitWay::OwnStatement,
-        way => way,
-    };
-    let Some(first) = units.front().map(way) else { return (UnitWay::InSet, Vec::new()) };
-    let count = units.iter().take_while(|unit| way(unit) == first).count();
-    (first, units.drain(..count).collect())
+    /// Takes the first units that may be written in the same way, and returns that way. Takes no more
+    /// records than a set may have.
+    fn take_run(&self, units: &mut VecDeque<WriteUnit>) -> (UnitWay, Vec<WriteUnit>) {
+        let are_sets_worthwhile = self.size.rows() >= SET_ROWS_MIN;
+        let way = |unit: &WriteUnit| match unit.way() {
+            UnitWay::InSet if !are_sets_worthwhile => UnitWay::OwnStatement,
+            way => way,
+        };
+        let Some(first) = units.front().map(way) else { return (UnitWay::InSet, Vec::new()) };
+        let options = &self.core.options;
+        let (mut rows, mut bytes) = (0, 0);
+        let fits = |unit: &&WriteUnit| {
+            rows += unit.rows.len();
+            bytes += unit.rows.bytes();
+            way(unit) == first && rows <= options.set_rows && bytes <= options.set_bytes
+        };
+        let count = units.iter().take_while(fits).count().max(1);
+        (first, units.drain(..count).collect())
+    }
 }

@@ -1,12 +1,12 @@
 //! Records as the parameters of statements: encoded once, by the caller that writes them.
 
-use std::hash::Hash;
+use std::hash::Hasher;
 
 use bytes::{BufMut, BytesMut};
 use siphasher::sip128::{Hasher128, SipHasher13};
 use tokio_postgres::types::{Format, IsNull, ToSql, Type};
 
-use super::shape::{InsertRequest, InsertShape};
+use super::shape::{InsertRequest, InsertShape, OnConflict};
 use crate::encode::field::FieldEncoder;
 use crate::{Error, ErrorKind, Result};
 
@@ -27,6 +27,15 @@ pub struct EncodedRows {
 struct RequestDigest {
     key: String,
     hasher: SipHasher13,
+}
+
+impl RequestDigest {
+    /// Adds a text to the digest. The bytes depend on no version of Rust.
+    fn feed(&mut self, text: Option<&[u8]>) {
+        let length = text.map_or(u64::MAX, |text| text.len() as u64);
+        self.hasher.write(&length.to_le_bytes());
+        self.hasher.write(text.unwrap_or_default());
+    }
 }
 
 /// An idempotency key with the fingerprint of its call.
@@ -55,8 +64,20 @@ impl EncodedRows {
 
     /// Takes the idempotency key, with the digest of the request and the records.
     pub(super) fn take_key(&mut self, request: &InsertRequest) -> Option<RequestKey> {
-        let RequestDigest { key, mut hasher } = *self.request.take()?;
-        request.hash(&mut hasher);
+        let mut digest = *self.request.take()?;
+        let mut texts = vec![request.table.as_str()];
+        let (word, key): (&str, &[String]) = match &request.on_conflict {
+            OnConflict::Refuse => ("refuse", &[]),
+            OnConflict::Ignore(key) => ("ignore", key),
+            OnConflict::Update(key) => ("update", key),
+        };
+        texts.push(word);
+        for names in [key, &request.columns, &request.returning] {
+            texts.extend(names.iter().map(String::as_str));
+            texts.push("");
+        }
+        texts.iter().for_each(|text| digest.feed(Some(text.as_bytes())));
+        let RequestDigest { key, hasher } = digest;
         let fingerprint = format!("{:032x}", hasher.finish128().as_u128());
         Some(RequestKey { key, fingerprint })
     }
@@ -65,7 +86,7 @@ impl EncodedRows {
     pub(super) fn push_field(&mut self, field: Option<&[u8]>, encoder: Option<&FieldEncoder>) {
         if let Some(request) = &mut self.request {
             // The text, as another version of pgspate may encode it otherwise.
-            field.hash(&mut request.hasher);
+            request.feed(field);
         }
         let start = self.bytes.len();
         match field {
@@ -108,7 +129,7 @@ impl EncodedRows {
         self.bytes.len()
     }
 
-    /// Returns whether every field is binary, so that the records may be part of a set.
+    /// Returns whether every field is binary, so that the records may be sent as arrays.
     pub(super) fn is_binary(&self) -> bool {
         self.texts.is_empty()
     }
@@ -170,58 +191,50 @@ impl ToSql for FieldParameter<'_> {
     }
 }
 
-/// The records of several calls as one parameter: an array of rows of the table, in PostgreSQL's
-/// binary format.
+/// A column of the records of several calls as a parameter: an array in PostgreSQL's binary format.
 #[derive(Debug)]
-pub(super) struct RecordArray(BytesMut);
+pub(super) struct ColumnArray(BytesMut);
 
-impl RecordArray {
-    /// Makes the array. `element` is the OID of the table's row type.
-    pub(super) fn new<'a>(
+impl ColumnArray {
+    /// Makes the arrays of all columns of the shape.
+    pub(super) fn of_calls<'a>(
         shape: &InsertShape,
-        element: u32,
         calls: impl Iterator<Item = &'a EncodedRows> + Clone,
-    ) -> RecordArray {
+    ) -> Vec<ColumnArray> {
         let rows: usize = calls.clone().map(EncodedRows::len).sum();
-        let bytes: usize = calls.clone().map(EncodedRows::bytes).sum();
-        let record = shape.record();
-        let mut out = BytesMut::with_capacity(20 + bytes + rows * (8 + 8 * record.len()));
-        // One dimension, no NULL, the element type; then the length and the first index, 1.
-        out.put_i32(1);
-        out.put_i32(0);
-        out.put_u32(element);
-        out.put_i32(rows as i32);
-        out.put_i32(1);
+        let begin = |element: u32| {
+            let mut out = BytesMut::new();
+            // One dimension, no NULL so far, the element type; then the length and the first index.
+            out.put_i32(1);
+            out.put_i32(0);
+            out.put_u32(element);
+            out.put_i32(rows as i32);
+            out.put_i32(1);
+            ColumnArray(out)
+        };
+        let mut arrays: Vec<ColumnArray> = shape.elements().map(begin).collect();
         for call in calls {
             let mut rest = &call.bytes[..];
             for _ in 0..call.rows {
-                push_record(record, &mut rest, &mut out);
+                for ColumnArray(out) in &mut arrays {
+                    match take_value(&mut rest) {
+                        Some(value) => {
+                            out.put_i32(value.len() as i32);
+                            out.extend_from_slice(value);
+                        }
+                        None => {
+                            out[7] = 1;
+                            out.put_i32(-1);
+                        }
+                    }
+                }
             }
         }
-        RecordArray(out)
+        arrays
     }
 }
 
-/// Appends a row of the table, whose written columns are taken off `rest`.
-fn push_record(record: &[(u32, bool)], rest: &mut &[u8], out: &mut BytesMut) {
-    let start = out.len();
-    out.put_i32(0);
-    out.put_i32(record.len() as i32);
-    for (ty, is_written) in record {
-        out.put_u32(*ty);
-        match is_written.then(|| take_value(rest)).flatten() {
-            Some(value) => {
-                out.put_i32(value.len() as i32);
-                out.extend_from_slice(value);
-            }
-            None => out.put_i32(-1),
-        }
-    }
-    let length = (out.len() - start - 4) as i32;
-    out[start..start + 4].copy_from_slice(&length.to_be_bytes());
-}
-
-impl ToSql for RecordArray {
+impl ToSql for ColumnArray {
     fn to_sql(&self, _: &Type, out: &mut BytesMut) -> ToSqlResult {
         out.extend_from_slice(&self.0);
         Ok(IsNull::No)

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 
 use tokio_postgres::error::Severity;
-use tokio_postgres::types::{Kind as TypeKind, ToSql};
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row, Statement};
 
-use super::rows::{FieldParameter, RecordArray};
+use super::rows::{ColumnArray, FieldParameter};
 use super::shape::{InsertShape, StatementKind};
 use super::unit::{InsertOutcome, WriteUnit};
 use crate::{Error, ErrorKind, Result};
@@ -32,21 +32,24 @@ pub(super) enum WriteFailure {
     Sent(Error),
 }
 
+/// How durable the session's commits are, and whether the role may write a message into the WAL.
+const DURABILITY: &str = "\
+select pg_catalog.current_setting('synchronous_commit'),
+       (select coalesce(pg_catalog.bool_and(pg_catalog.has_function_privilege(oid, 'execute')), false)
+        from pg_catalog.pg_proc
+        where proname operator(pg_catalog.=) 'pg_logical_emit_message'
+          and pronamespace operator(pg_catalog.=) 'pg_catalog'::pg_catalog.regnamespace)";
+
 /// A session that writes units.
 pub(super) struct RecordSession {
     connection: Connection,
     /// The prepared statements, by the shape's number.
-    prepared: HashMap<(u64, StatementKind), ShapeStatement>,
+    prepared: HashMap<(u64, StatementKind), Statement>,
     /// The statement by which commits wait for the disk again, and that waits for all before it.
-    flush_sql: String,
-}
-
-/// A prepared statement of a shape.
-#[derive(Clone)]
-struct ShapeStatement {
-    statement: Statement,
-    /// The OID of the table's row type, if the parameter is an array of rows.
-    element: Option<u32>,
+    /// `None` if the role may not run it.
+    flush_sql: Option<String>,
+    /// Whether the session's commits may no longer wait for the disk.
+    is_unsafe: bool,
 }
 
 impl RecordSession {
@@ -64,20 +67,21 @@ impl RecordSession {
         );
         let failed = || server_error("could not prepare a session to write records".to_owned());
         client.batch_execute(&settings).await.map_err(failed())?;
-        let asked = "select pg_catalog.current_setting('synchronous_commit')";
-        let level: String = client.fetch_one(asked, &[]).await.map_err(failed())?.get(0);
+        let row = client.fetch_one(DURABILITY, &[]).await.map_err(failed())?;
+        let (level, may_flush): (String, bool) = (row.get(0), row.get(1));
         // WAL is one sequence. So a commit that waits for the disk waits for all commits before it,
         // if it writes WAL itself.
         let flush_sql = format!(
             "set synchronous_commit = {level}; \
              select pg_catalog.pg_logical_emit_message(true, 'pgspate', '')"
         );
-        Ok(RecordSession { connection, prepared: HashMap::new(), flush_sql })
+        let flush_sql = may_flush.then_some(flush_sql);
+        Ok(RecordSession { connection, prepared: HashMap::new(), flush_sql, is_unsafe: false })
     }
 
-    /// Returns whether the session has ended.
+    /// Returns whether the session has ended, or must not be used any more.
     pub(super) fn is_closed(&self) -> bool {
-        self.connection.is_closed()
+        self.is_unsafe || self.connection.is_closed()
     }
 
     /// Ends the session properly.
@@ -93,9 +97,8 @@ impl RecordSession {
         let Some(first) = units.first() else { return Ok(Vec::new()) };
         let prepared = self.prepare(&first.shape, SET).await.map_err(WriteFailure::Unsent)?;
         let rows = units.iter().map(|unit| &unit.rows);
-        let array = RecordArray::new(&first.shape, prepared.element.unwrap_or_default(), rows);
-        let parameters: [&(dyn ToSql + Sync); 1] = [&array];
-        let written = self.run(&first.shape, &prepared.statement, &parameters).await;
+        let arrays = ColumnArray::of_calls(&first.shape, rows);
+        let written = self.run(&first.shape, &prepared, &as_parameters(&arrays)).await;
         let written = written.map_err(WriteFailure::Sent)?;
         let rows: usize = units.iter().map(|unit| unit.rows.len()).sum();
         if units.len() > 1 && written.rows != rows as u64 {
@@ -124,10 +127,11 @@ impl RecordSession {
         units: &[WriteUnit],
     ) -> Result<Vec<Result<InsertOutcome>>> {
         let statements = self.prepare_each(units).await?;
-        Ok(self.run_each(units, &statements).await)
+        let answers = self.run_each(units, &statements).await;
+        Ok(self.confirm(units, answers).await)
     }
 
-    async fn prepare_each(&mut self, units: &[WriteUnit]) -> Result<Vec<ShapeStatement>> {
+    async fn prepare_each(&mut self, units: &[WriteUnit]) -> Result<Vec<Statement>> {
         let mut statements = Vec::with_capacity(units.len());
         for unit in units {
             let kind =
@@ -138,58 +142,81 @@ impl RecordSession {
     }
 
     async fn run_each(
-        &self,
+        &mut self,
         units: &[WriteUnit],
-        statements: &[ShapeStatement],
+        statements: &[Statement],
     ) -> Vec<Result<InsertOutcome>> {
-        let client = &self.connection.client;
         // A crash would lose commits that no flush has reached on one node and not on another.
-        let flushes_once = units.len() > 1 && !units.iter().any(|it| it.shape.commits_across_nodes);
+        let spans_nodes = units.iter().any(|it| it.shape.commits_across_nodes);
+        let flush = self.flush_sql.clone().filter(|_| units.len() > 1 && !spans_nodes);
         let writes = units.iter().zip(statements).map(|(unit, it)| self.run_unit(unit, it));
-        let answers = if flushes_once {
-            let (begun, answers, flushed) = tokio::join!(
-                biased;
-                client.batch_execute("set synchronous_commit = off"),
-                send_in_order(writes),
-                client.batch_execute(&self.flush_sql)
-            );
-            match begun.and(flushed).map_err(|e| self.explain("could not flush the records", e)) {
-                Ok(()) => answers,
-                // The disk may lack the commits, so no caller may rely on them.
-                Err(lost) => {
-                    let lost = Error::new(ErrorKind::Connect, lost.messages().join(": "));
-                    let answer = |answer: Result<_>| answer.and_then(|_| Err(copy_error(&lost)));
-                    answers.into_iter().map(answer).collect()
-                }
-            }
-        } else {
-            send_in_order(writes).await
-        };
-        let mut looked_up = Vec::with_capacity(answers.len());
-        for (unit, answer) in units.iter().zip(answers) {
-            looked_up.push(self.look_up_key(unit, answer).await);
+        let Some(flush) = flush else { return send_in_order(writes).await };
+        let client = &self.connection.client;
+        let (begun, answers, flushed) = tokio::join!(
+            biased;
+            client.batch_execute("set synchronous_commit = off"),
+            send_in_order(writes),
+            client.batch_execute(&flush)
+        );
+        match begun.and(flushed) {
+            Ok(()) => answers,
+            Err(error) => self.distrust(answers, error),
         }
-        looked_up
+    }
+
+    /// Returns answers whose commits the disk may lack, so no caller may rely on them.
+    fn distrust(
+        &mut self,
+        answers: Vec<Result<InsertOutcome>>,
+        error: tokio_postgres::Error,
+    ) -> Vec<Result<InsertOutcome>> {
+        self.is_unsafe = true;
+        let lost = self.explain("could not flush the records", error);
+        let lost = Error::new(ErrorKind::Connect, lost.messages().join(": "));
+        let answer = |answer: Result<_>| answer.and_then(|_| Err(copy_error(&lost)));
+        answers.into_iter().map(answer).collect()
+    }
+
+    /// Looks up the keys of refused calls. Where an answer rests on rows of another session, whose
+    /// commit the disk may lack, waits for that commit.
+    async fn confirm(
+        &mut self,
+        units: &[WriteUnit],
+        answers: Vec<Result<InsertOutcome>>,
+    ) -> Vec<Result<InsertOutcome>> {
+        let mut confirmed = Vec::with_capacity(answers.len());
+        let mut rests_on_others = false;
+        for (unit, answer) in units.iter().zip(answers) {
+            let was_refused = answer.is_err();
+            let answer = self.look_up_key(unit, answer).await;
+            let is_ignored = |it: &InsertOutcome| it.rows < unit.rows.len() as u64;
+            rests_on_others |= answer.as_ref().is_ok_and(|it| was_refused || is_ignored(it));
+            confirmed.push(answer);
+        }
+        let Some(flush) = self.flush_sql.as_ref().filter(|_| rests_on_others) else {
+            return confirmed;
+        };
+        match self.connection.client.batch_execute(flush).await {
+            Ok(()) => confirmed,
+            Err(error) => self.distrust(confirmed, error),
+        }
     }
 
     /// Writes a unit by its own statement.
-    async fn run_unit(&self, unit: &WriteUnit, prepared: &ShapeStatement) -> Result<InsertOutcome> {
-        let (array, fields);
-        let mut parameters: Vec<&(dyn ToSql + Sync)> = match prepared.element {
-            Some(element) => {
-                array = RecordArray::new(&unit.shape, element, std::iter::once(&unit.rows));
-                vec![&array]
-            }
-            None => {
-                fields = unit.rows.parameters(unit.shape.column_count());
-                fields.first().map_or(Vec::new(), |row| as_parameters(row))
-            }
+    async fn run_unit(&self, unit: &WriteUnit, statement: &Statement) -> Result<InsertOutcome> {
+        let (arrays, fields);
+        let mut parameters = if unit.rows.len() > 1 {
+            arrays = ColumnArray::of_calls(&unit.shape, std::iter::once(&unit.rows));
+            as_parameters(&arrays)
+        } else {
+            fields = unit.rows.parameters(unit.shape.column_count());
+            fields.first().map_or(Vec::new(), |row| as_parameters(row))
         };
         let Some(key) = &unit.key else {
-            return self.run(&unit.shape, &prepared.statement, &parameters).await;
+            return self.run(&unit.shape, statement, &parameters).await;
         };
         parameters.extend([&key.key as &(dyn ToSql + Sync), &key.fingerprint]);
-        let recorded = self.connection.client.query_one(&prepared.statement, &parameters).await;
+        let recorded = self.connection.client.query_one(statement, &parameters).await;
         let row = recorded.map_err(|error| self.explain_write(&unit.shape, error))?;
         Ok(InsertOutcome { rows: row.get::<_, i64>(0).unsigned_abs(), returned: row.get(1) })
     }
@@ -225,8 +252,10 @@ impl RecordSession {
         unit: &WriteUnit,
     ) -> Result<Result<InsertOutcome>> {
         let prepared = self.prepare(&unit.shape, SINGLE).await?;
-        let answer = self.run_transaction(unit, &prepared.statement).await;
-        Ok(self.look_up_key(unit, answer).await)
+        let answer = self.run_transaction(unit, &prepared).await;
+        let mut answers = self.confirm(std::slice::from_ref(unit), vec![answer]).await;
+        let missing = || Err(Error::new(ErrorKind::Bug, "a transaction has no answer"));
+        Ok(answers.pop().unwrap_or_else(missing))
     }
 
     async fn run_transaction(
@@ -287,8 +316,8 @@ impl RecordSession {
         outcome.map_err(|error| self.explain_write(shape, error))
     }
 
-    /// Converts an error of a statement. An error that does not end the session is the server's
-    /// refusal, whatever its SQLSTATE is.
+    /// Converts an error of a statement. An error that ends the session leaves the outcome open: its
+    /// commit may be replayed after a crash. Any other error is the server's refusal.
     fn explain(&self, message: &str, error: tokio_postgres::Error) -> Error {
         match error.as_db_error() {
             Some(refusal) if refusal.parsed_severity() == Some(Severity::Error) => {
@@ -296,7 +325,11 @@ impl RecordSession {
                     .hint_if(refusal.hint())
                     .because(ServerRefusal::new(refusal))
             }
-            _ => self.connection.explain(message, error),
+            Some(refusal) => {
+                let reason = Error::new(ErrorKind::Connect, refusal.message().to_owned());
+                Error::new(ErrorKind::Connect, message).because(reason)
+            }
+            None => self.connection.explain(message, error),
         }
     }
 
@@ -306,29 +339,20 @@ impl RecordSession {
     }
 
     /// Returns a statement of a shape, prepared in this session.
-    async fn prepare(
-        &mut self,
-        shape: &InsertShape,
-        kind: StatementKind,
-    ) -> Result<ShapeStatement> {
+    async fn prepare(&mut self, shape: &InsertShape, kind: StatementKind) -> Result<Statement> {
         if let Some(prepared) = self.prepared.get(&(shape.id, kind)) {
             return Ok(prepared.clone());
         }
         // With the types that the values were encoded for, also if the table has others by now.
-        let types = if kind.takes_rows { Vec::new() } else { shape.types() };
+        let types = shape.parameter_types(kind);
         let prepared = self.connection.client.prepare_typed(&shape.sql(kind), &types).await;
         let statement = prepared.map_err(|error| self.explain_write(shape, error))?;
-        let element = statement.params().first().and_then(|ty| match ty.kind() {
-            TypeKind::Array(element) if kind.takes_rows => Some(element.oid()),
-            _ => None,
-        });
         if self.prepared.len() >= STATEMENTS_MAX {
             // The statements are closed when they are dropped.
             self.prepared.clear();
         }
-        let prepared = ShapeStatement { statement, element };
-        self.prepared.insert((shape.id, kind), prepared.clone());
-        Ok(prepared)
+        self.prepared.insert((shape.id, kind), statement.clone());
+        Ok(statement)
     }
 }
 
@@ -337,8 +361,8 @@ const SINGLE: StatementKind = StatementKind { takes_rows: false, records_key: fa
 /// The statement for the records of several calls.
 const SET: StatementKind = StatementKind { takes_rows: true, records_key: false };
 
-fn as_parameters<'a>(fields: &'a [FieldParameter<'_>]) -> Vec<&'a (dyn ToSql + Sync)> {
-    fields.iter().map(|field| field as &(dyn ToSql + Sync)).collect()
+fn as_parameters<T: ToSql + Sync>(values: &[T]) -> Vec<&(dyn ToSql + Sync)> {
+    values.iter().map(|value| value as &(dyn ToSql + Sync)).collect()
 }
 
 /// Returns an equal error for one more caller.

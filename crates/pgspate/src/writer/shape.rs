@@ -1,7 +1,7 @@
 //! The shape of an insert: its table, its columns, what it does about conflicts and what it
 //! returns. All records of one shape share their SQL, so they can be written together.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio_postgres::types::{Kind, Type};
@@ -55,8 +55,8 @@ pub struct InsertShape {
     pub alone_reason: Option<String>,
     /// The INSERT of one record, with a parameter for each column.
     single_insert: String,
-    /// The INSERT of many records, with one parameter: an array of rows of the table. `None` if the
-    /// records cannot be sent as such rows.
+    /// The INSERT of many records, with an array as parameter for each column. `None` if the records
+    /// cannot be sent so.
     set_insert: Option<String>,
     /// The expression that returns a row's requested columns as JSON, if any are requested.
     returned: Option<String>,
@@ -66,14 +66,17 @@ pub struct InsertShape {
     pub(super) is_outdated: AtomicBool,
     /// The written columns in the table's order.
     columns: Vec<ShapeColumn>,
-    /// The type of each column of the table, and whether the column is written.
-    record: Vec<(u32, bool)>,
 }
 
 #[derive(Debug)]
 struct ShapeColumn {
     /// The column's position in the request.
     position: usize,
+    /// The OID of the column's type.
+    ty: u32,
+    /// The OIDs of the type beneath the column's domains and of its arrays. `None` if an array of
+    /// such values cannot be taken apart again.
+    element_and_array: Option<(u32, u32)>,
     /// `None` if only the server can read the column's type.
     encoder: Option<FieldEncoder>,
 }
@@ -81,11 +84,14 @@ struct ShapeColumn {
 /// One of the statements of a shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct StatementKind {
-    /// Whether the parameter is an array of rows. Otherwise each column has a parameter.
+    /// Whether the parameters are arrays of values. Otherwise they are the values of one record.
     pub(super) takes_rows: bool,
     /// Whether the statement records the idempotency key of its call.
     pub(super) records_key: bool,
 }
+
+/// The longest value: PostgreSQL takes no longer one.
+const FIELD_BYTES_MAX: usize = 1 << 30;
 
 /// The name of the target in the statements.
 const ALIAS: &str = "pgspate_row";
@@ -95,7 +101,7 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 impl InsertShape {
     /// Checks a request against its table. `shares_triggers` says that the records of several calls
     /// may share a statement although the table has triggers. `has_insert_rules` says that rules
-    /// rewrite an INSERT into the table.
+    /// rewrite an INSERT into the table. `arrays` has the OID of each type's array type.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] if the table lacks a column, or a column is named twice.
@@ -105,13 +111,21 @@ impl InsertShape {
         session: &SessionSettings,
         shares_triggers: bool,
         has_insert_rules: bool,
+        arrays: &HashMap<u32, u32>,
     ) -> Result<InsertShape> {
         check_columns(&request, table)?;
         let position = |name: &str| request.columns.iter().position(|asked| asked == name);
         let written = |name: &str| position(name).is_some();
         let columns = table.columns.iter().filter_map(|column| {
-            let position = position(&column.name)?;
-            Some(ShapeColumn { position, encoder: FieldEncoder::new(&column.ty, session).ok() })
+            let (position, base) = (position(&column.name)?, column.ty.base());
+            let is_array = matches!(base.kind, TypeKind::Array(..));
+            let array = arrays.get(&base.oid).filter(|_| !is_array);
+            Some(ShapeColumn {
+                position,
+                ty: column.ty.oid,
+                element_and_array: array.map(|array| (base.oid, *array)),
+                encoder: FieldEncoder::new(&column.ty, session).ok(),
+            })
         });
         let names: Vec<String> = (table.columns.iter())
             .filter(|column| written(&column.name))
@@ -125,13 +139,10 @@ impl InsertShape {
             true => format!("{into} default values{conflict}"),
             false => format!("{into} ({list}) values ({}){conflict}", numbers.join(", ")),
         };
-        let fields: Vec<String> = names.iter().map(|name| format!("r.{name}")).collect();
-        let set_insert = format!(
-            "{into} ({list}) select {} from pg_catalog.unnest($1::{}[]) r{conflict}",
-            fields.join(", "),
-            table.sql_name
-        );
-        let record = table.columns.iter().map(|column| (column.ty.oid, written(&column.name)));
+        let unnest: Vec<String> =
+            numbers.iter().map(|number| format!("pg_catalog.unnest({number})")).collect();
+        let set_insert =
+            format!("{into} ({list}) select * from rows from ({}) r{conflict}", unnest.join(", "));
         let mut shape = InsertShape {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             table_oid: table.oid,
@@ -144,7 +155,6 @@ impl InsertShape {
             commits_across_nodes: table.commits_across_nodes,
             is_outdated: AtomicBool::new(false),
             columns: columns.collect(),
-            record: record.collect(),
             request,
         };
         let row_obstacle = match has_insert_rules {
@@ -157,9 +167,8 @@ impl InsertShape {
         Ok(shape)
     }
 
-    /// Returns why records cannot be sent as rows of the table, if they cannot.
+    /// Returns why records cannot be sent as arrays of values, if they cannot.
     fn find_row_obstacle(&self, table: &TargetTable) -> Option<String> {
-        let is_written = |name: &str| self.request.columns.iter().any(|asked| asked == name);
         if self.columns.is_empty() {
             return Some("the records have no columns".to_owned());
         }
@@ -169,16 +178,12 @@ impl InsertShape {
         if table.commits_across_nodes {
             return Some("the database has Citus".to_owned());
         }
-        table.columns.iter().find_map(|column| {
-            let (name, ty) = (&column.name, &column.ty);
-            match is_written(name) {
-                true if self.encoder(name).is_none() => {
-                    Some(format!("only the server can read type {} of \"{name}\"", ty.name))
-                }
-                // The server would check the domain's constraints for a value that no caller wrote.
-                false if matches!(ty.kind, TypeKind::Domain(_)) => {
-                    Some(format!("column \"{name}\" of a domain is left out"))
-                }
+        self.columns.iter().find_map(|column| {
+            let name = &self.request.columns[column.position];
+            let ty = table.columns.iter().find(|it| it.name == *name).map(|it| &it.ty.name)?;
+            match (&column.encoder, column.element_and_array) {
+                (None, _) => Some(format!("only the server can read type {ty} of \"{name}\"")),
+                (_, None) => Some(format!("column \"{name}\" has arrays: {ty}")),
                 _ => None,
             }
         })
@@ -191,6 +196,9 @@ impl InsertShape {
         if let Some(trigger) = table.triggers.iter().find(keeps_rows) {
             return Some(format!("the table has trigger \"{}\"", trigger.name));
         }
+        if table.row_security {
+            return Some("policies apply, which may read the table".to_owned());
+        }
         if let Some(key) = table.self_references.first() {
             return Some(format!("foreign key \"{key}\" refers to the table itself"));
         }
@@ -202,24 +210,18 @@ impl InsertShape {
         }
     }
 
-    fn encoder(&self, name: &str) -> Option<&FieldEncoder> {
-        let position = self.request.columns.iter().position(|asked| asked == name)?;
-        self.columns.iter().find(|column| column.position == position)?.encoder.as_ref()
-    }
-
     /// Returns whether records of both shapes are written alike.
     pub(super) fn is_like(&self, other: &InsertShape) -> bool {
-        let encoder_names = |shape: &InsertShape| -> Vec<Option<&'static str>> {
+        let columns = |shape: &InsertShape| -> Vec<(u32, Option<&'static str>)> {
             let name = |it: &ShapeColumn| it.encoder.as_ref().map(FieldEncoder::family_name);
-            shape.columns.iter().map(name).collect()
+            shape.columns.iter().map(|column| (column.ty, name(column))).collect()
         };
         self.table_oid == other.table_oid
             && self.single_insert == other.single_insert
             && self.set_insert == other.set_insert
             && self.returned == other.returned
             && self.alone_reason == other.alone_reason
-            && self.record == other.record
-            && encoder_names(self) == encoder_names(other)
+            && columns(self) == columns(other)
     }
 
     /// Returns how many columns are written.
@@ -245,7 +247,7 @@ impl InsertShape {
         };
         if kind.records_key {
             let returned = self.returned.as_deref().unwrap_or("null::text");
-            let key = if kind.takes_rows { 2 } else { self.columns.len() + 1 };
+            let key = self.columns.len() + 1;
             return record_request_sql(&format!("{insert} returning {returned} as returned"), key);
         }
         match &self.returned {
@@ -254,17 +256,22 @@ impl InsertShape {
         }
     }
 
-    /// Returns the types of the written columns.
-    pub(super) fn types(&self) -> Vec<Type> {
-        let written = self.record.iter().filter(|(_, is_written)| *is_written);
+    /// Returns the types of a statement's parameters. A column may have another type by now; then
+    /// the server casts, as it does for any client.
+    pub(super) fn parameter_types(&self, kind: StatementKind) -> Vec<Type> {
         // The driver sends the OID alone.
         let ty = |oid: u32| Type::new(oid.to_string(), oid, Kind::Simple, String::new());
-        written.map(|(oid, _)| ty(*oid)).collect()
+        let types = self.columns.iter().map(|column| match column.element_and_array {
+            Some((_, array)) if kind.takes_rows => ty(array),
+            _ => ty(column.ty),
+        });
+        let key = if kind.records_key { 2 } else { 0 };
+        types.chain(std::iter::repeat_n(Type::TEXT, key)).collect()
     }
 
-    /// Returns the types of the table's columns, each with whether the column is written.
-    pub(super) fn record(&self) -> &[(u32, bool)] {
-        &self.record
+    /// Returns the OIDs of the elements of the arrays by which many records are sent.
+    pub(super) fn elements(&self) -> impl Iterator<Item = u32> {
+        self.columns.iter().map(|it| it.element_and_array.map_or(0, |(element, _)| element))
     }
 
     /// Appends a record to `rows`. `fields` are the texts of the requested columns in their order,
@@ -276,6 +283,11 @@ impl InsertShape {
         if fields.len() != self.columns.len() {
             let (has, wants) = (fields.len(), self.columns.len());
             let message = format!("a record has {has} values, expected {wants}");
+            return Err(Error::new(ErrorKind::Usage, message));
+        }
+        let is_long = |field: &Option<&[u8]>| field.is_some_and(|it| it.len() > FIELD_BYTES_MAX);
+        if fields.iter().any(is_long) {
+            let message = "a value has more than 1 GiB";
             return Err(Error::new(ErrorKind::Usage, message));
         }
         for column in &self.columns {

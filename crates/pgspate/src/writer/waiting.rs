@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Semaphore;
 
 use super::core::WriterCore;
-use super::session::{RecordSession, copy_error};
+use super::session::RecordSession;
 use super::unit::{InsertOutcome, UnitWay, WriteUnit};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::session::ReconnectBackoff;
@@ -43,7 +43,7 @@ impl WaitingSessions {
                 Err(unsent) => {
                     let pause = if unsent.is_retryable() { backoff.next_pause() } else { None };
                     let Some(pause) = pause else {
-                        return core.answer(unit, Err(copy_error(&unsent)));
+                        return core.answer_unsent(unit, &unsent);
                     };
                     tokio::time::sleep(pause).await;
                 }
