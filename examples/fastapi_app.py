@@ -97,7 +97,8 @@ def try_it(port: int) -> None:
     connection = HTTPConnection("127.0.0.1", port, timeout=60)
     # The table has this e-mail address.
     statuses.append(post(connection, "0.0@example.org"))
-    print(f"{statuses.count(201)} of {len(statuses)} requests stored, {statuses.count(409)} refused")
+    stored, refused = statuses.count(201), statuses.count(409)
+    print(f"{stored} of {len(statuses)} requests stored, {refused} refused")
     connection.request("GET", "/writer")
     print(connection.getresponse().read().decode())
     connection.close()

@@ -23,8 +23,8 @@ from pgspate import fleetjob
 CALLS = ["load", "sync", "write", "apply", "fleet", "plan", "doctor", "tune", "server",
          "pandas_method"]
 WRITER_CALLS = ["insert", "insert_many", "insert_each", "report", "close"]
-RESULTS = ["LoadReport", "SyncReport", "ApplyReport", "WriterReport", "FleetReport", "Plan", "Examination",
-           "Finding", "Tuning", "Report", "Progress", "Server"]
+RESULTS = ["LoadReport", "SyncReport", "ApplyReport", "WriterReport", "FleetReport", "Plan",
+           "Examination", "Finding", "Tuning", "Report", "Progress", "Server"]
 # Sections of a docstring in Google's style.
 SECTIONS = {"Args", *pgspate._calls.OPTION_GROUPS, "Returns", "Raises", "Attributes", "Example"}
 

@@ -110,10 +110,10 @@ class EngineJob:
         begin: dict[str, Any] = {**options, **more}
         job, columns = begin.pop("job", None), begin.pop("columns", None)
         ignore_unknown = begin.pop("ignore_unknown", False)
-        mode = mode or begin.pop("mode", "append")
+        chosen: str = mode or begin.pop("mode", "append")
         given = {name: value for name, value in begin.items()
                  if value not in (None, [], ()) and value is not False}
-        return cls(table, to, job, {**mode_options(mode), **given}, columns, ignore_unknown)
+        return cls(table, to, job, {**mode_options(chosen), **given}, columns, ignore_unknown)
 
     def begin(self) -> Ticket:
         """Begins the job, and shows what the user should know."""

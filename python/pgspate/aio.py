@@ -1,6 +1,7 @@
 """The calls for asyncio: each call runs on a separate thread and does not block the event loop.
 
-`Writer` needs no thread for a call. Data may also be an asynchronous iterable, which pgspate iterates on the event loop.
+`Writer` needs no thread for a call. Data may also be an asynchronous iterable, which pgspate
+iterates on the event loop.
 """
 
 from __future__ import annotations

@@ -115,13 +115,18 @@ impl TableStorage {
         if has_shards && client.fetch_one(IN_CITUS, &[&oid]).await?.get(0) {
             return Ok(TableStorage::Shards);
         }
-        if has_chunks && let Some(row) = client.fetch_opt(IN_TIMESCALEDB, &[&oid]).await? {
-            return Ok(match row.get(0) {
-                true => TableStorage::CompressedChunks,
-                false => TableStorage::Chunks,
-            });
+        if !has_chunks || client.fetch_opt(IN_TIMESCALEDB, &[&oid]).await?.is_none() {
+            return Ok(TableStorage::Plain);
         }
-        Ok(TableStorage::Plain)
+        let has_view = EXTENSION_HAS
+            .replace("{relation}", "timescaledb_information.chunks")
+            .replace("{is_trusted}", &is_trusted_sql("c.relowner"));
+        let has_view = client.fetch_one(&format!("select {has_view}"), &[]).await?;
+        let has_view: bool = has_view.get(0);
+        if has_view && client.fetch_one(IS_COMPRESSED, &[&oid]).await?.get(0) {
+            return Ok(TableStorage::CompressedChunks);
+        }
+        Ok(TableStorage::Chunks)
     }
 
     /// Returns whether Citus and whether TimescaleDB may store rows of this database.
@@ -129,31 +134,39 @@ impl TableStorage {
     /// # Errors
     /// The driver's error, if the server refuses the query or the connection fails.
     pub async fn find_extensions(client: &Client) -> Result<(bool, bool), tokio_postgres::Error> {
-        let catalogs = CATALOGS.replace("{is_trusted}", &is_trusted_sql("c.relowner"));
+        let has_catalog = EXTENSION_HAS
+            .replace("{relation}", "_timescaledb_catalog.hypertable")
+            .replace("{is_trusted}", &is_trusted_sql("c.relowner"));
+        let catalogs = format!(
+            "select to_regclass('pg_catalog.pg_dist_partition') is not null, {has_catalog}"
+        );
         let catalogs = client.fetch_one(&catalogs, &[]).await?;
         Ok((catalogs.get(0), catalogs.get(1)))
     }
 }
 
-/// Whether the catalogs of Citus and of TimescaleDB exist. TimescaleDB's catalog counts only if its
-/// owner is trusted, since any role that may create schemas can create a schema of that name.
-const CATALOGS: &str = "\
-select to_regclass('pg_catalog.pg_dist_partition') is not null,
-       exists (select from pg_extension e
-               join pg_depend d on d.refclassid = 'pg_extension'::regclass and d.refobjid = e.oid
-                               and d.classid = 'pg_class'::regclass and d.deptype = 'e'
-               join pg_class c on c.oid = d.objid
-               where e.extname = 'timescaledb' and c.relkind = 'r' and {is_trusted}
-                 and c.oid = to_regclass('_timescaledb_catalog.hypertable'))";
+/// Whether TimescaleDB has the relation, and its owner is trusted. Any role that may create schemas
+/// can create a relation of that name.
+const EXTENSION_HAS: &str = "\
+exists (select from pg_extension e
+        join pg_depend d on d.refclassid = 'pg_extension'::regclass and d.refobjid = e.oid
+                        and d.classid = 'pg_class'::regclass and d.deptype = 'e'
+        join pg_class c on c.oid = d.objid
+        where e.extname = 'timescaledb' and c.relkind in ('r', 'v') and {is_trusted}
+          and c.oid = to_regclass('{relation}'))";
 
 const IN_CITUS: &str = "select exists (select from pg_catalog.pg_dist_partition \
                         where logicalrelid::oid = $1::oid)";
 
-/// Whether a chunk of the hypertable is compressed. No row for another table.
-const IN_TIMESCALEDB: &str = "select exists (select from timescaledb_information.chunks k \
-                              where k.hypertable_schema = n.nspname \
-                                and k.hypertable_name = c.relname and k.is_compressed) \
-                              from _timescaledb_catalog.hypertable h \
+/// A row for a hypertable, and none for another table.
+const IN_TIMESCALEDB: &str = "select from _timescaledb_catalog.hypertable h \
                               join pg_class c on c.relname = h.table_name \
                               join pg_namespace n on n.oid = c.relnamespace \
                               and n.nspname = h.schema_name where c.oid = $1::oid";
+
+/// Whether a chunk of the hypertable is compressed.
+const IS_COMPRESSED: &str = "\
+select exists (select from timescaledb_information.chunks k
+               join pg_class c on c.relname = k.hypertable_name
+               join pg_namespace n on n.oid = c.relnamespace and n.nspname = k.hypertable_schema
+               where c.oid = $1::oid and k.is_compressed)";

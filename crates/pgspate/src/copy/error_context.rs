@@ -21,6 +21,10 @@ pub(super) struct CopyContext {
 impl CopyContext {
     /// Parses the context of `error`.
     pub(super) fn of(error: &Error, job: &CopyJob) -> CopyContext {
+        if error.sqlstate().is_some_and(|code| code.code().starts_with("53")) {
+            // A full disk is not the fault of the row that met it.
+            return CopyContext::default();
+        }
         let context = error.refusal().and_then(ServerRefusal::context).unwrap_or_default();
         CopyContext::parse(context, &job.table_name, &job.columns)
     }

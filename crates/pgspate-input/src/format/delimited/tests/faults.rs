@@ -49,7 +49,8 @@ fn all_lines_must_end_like_the_first() {
     }
     assert_eq!(
         hint(&csv(1), b"a\nb\r\n"),
-        "The first line ends with a newline, so all lines must end like this."
+        "The first line ends with a newline, so all lines must end like this. If no value has line \
+         ends, `tr -d '\\r'` makes all of them newlines."
     );
     assert!(hint(&csv(1), b"a\r\nb\n").contains("a carriage return and a newline,"));
     assert_eq!(csv(1).rows(b"a\n\"b\r\"\n\"\r\n\"\n").len(), 3);
