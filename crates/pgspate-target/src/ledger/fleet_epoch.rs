@@ -117,8 +117,8 @@ fn earlier_epoch_error(job: i64, latest: i64, epoch: EpochOfStream<'_>) -> Error
         format!("epoch {number} of stream {stream} cannot begin: epoch {latest} is complete");
     Error::new(ErrorKind::Ledger, message).hint(format!(
         "The checkpoint of the query is older than the table, or is another one. Give a new query \
-         another stream name. If the rows from epoch {number} on are not in the table, run `pgspate \
-         status --forget {job}`."
+         another stream name. If the rows from epoch {number} on are not in the table, run \
+         `pgspate status --forget {job}`."
     ))
 }
 

@@ -149,7 +149,8 @@ impl WriterCore {
         let call = self.next_call.fetch_add(1, Ordering::Relaxed);
         let mut units = Vec::with_capacity(records.len());
         let mut receivers = Vec::with_capacity(records.len());
-        // At once for the whole call: calls that each had a part of the room would wait for each other.
+        // At once for the whole call: calls that each had a part of the room would wait for each
+        // other.
         let room = Arc::new(self.take_room(&records).await?);
         for rows in records {
             let (unit, receiver) = WriteUnit::new(shape.clone(), rows, call, room.clone());
@@ -196,8 +197,8 @@ impl WriterCore {
         Ok(())
     }
 
-    /// Takes room for a call. Waits for room, or refuses, as the options say. A call that needs more
-    /// than there is takes all of it.
+    /// Takes room for a call. Waits for room, or refuses, as the options say. A call that needs
+    /// more than there is takes all of it.
     async fn take_room(&self, records: &[EncodedRows]) -> Result<OwnedSemaphorePermit> {
         let units = records.iter().map(|rows| rows.bytes().div_ceil(ROOM_UNIT).max(1));
         let units = u32::try_from(units.sum::<usize>()).unwrap_or(u32::MAX);

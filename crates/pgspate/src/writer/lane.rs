@@ -270,8 +270,8 @@ impl RecordLane {
         again
     }
 
-    /// Takes the first units that may be written in the same way, and returns that way. Takes no more
-    /// records than a set may have.
+    /// Takes the first units that may be written in the same way, and returns that way. Takes no
+    /// more records than a set may have.
     fn take_run(&self, units: &mut VecDeque<WriteUnit>) -> (UnitWay, Vec<WriteUnit>) {
         let are_sets_worthwhile = self.size.rows() >= SET_ROWS_MIN;
         let way = |unit: &WriteUnit| match unit.way() {

@@ -35,7 +35,8 @@ pub(super) enum WriteFailure {
 /// How durable the session's commits are, and whether the role may write a message into the WAL.
 const DURABILITY: &str = "\
 select pg_catalog.current_setting('synchronous_commit'),
-       (select coalesce(pg_catalog.bool_and(pg_catalog.has_function_privilege(oid, 'execute')), false)
+       (select coalesce(pg_catalog.bool_and(pg_catalog.has_function_privilege(oid, 'execute')),
+                        false)
         from pg_catalog.pg_proc
         where proname operator(pg_catalog.=) 'pg_logical_emit_message'
           and pronamespace operator(pg_catalog.=) 'pg_catalog'::pg_catalog.regnamespace)";
@@ -316,8 +317,8 @@ impl RecordSession {
         outcome.map_err(|error| self.explain_write(shape, error))
     }
 
-    /// Converts an error of a statement. An error that ends the session leaves the outcome open: its
-    /// commit may be replayed after a crash. Any other error is the server's refusal.
+    /// Converts an error of a statement. An error that ends the session leaves the outcome open:
+    /// its commit may be replayed after a crash. Any other error is the server's refusal.
     fn explain(&self, message: &str, error: tokio_postgres::Error) -> Error {
         match error.as_db_error() {
             Some(refusal) if refusal.parsed_severity() == Some(Severity::Error) => {

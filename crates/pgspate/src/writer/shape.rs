@@ -55,8 +55,8 @@ pub struct InsertShape {
     pub alone_reason: Option<String>,
     /// The INSERT of one record, with a parameter for each column.
     single_insert: String,
-    /// The INSERT of many records, with an array as parameter for each column. `None` if the records
-    /// cannot be sent so.
+    /// The INSERT of many records, with an array as parameter for each column. `None` if the
+    /// records cannot be sent so.
     set_insert: Option<String>,
     /// The expression that returns a row's requested columns as JSON, if any are requested.
     returned: Option<String>,
