@@ -236,13 +236,13 @@ class Writer(WriterBase):
             engine = self._engine
             if engine is None or self._loop is None:
                 return self._last_report
+            # The engine refuses what it has not taken over yet. A task whose answer has arrived may
+            # ask for one more.
+            while waiting := [one for one in self._waiting.values() if not one.done()]:
+                await asyncio.wait(waiting)
             number, future = self._expect_answer()
             engine.start_close(number)
             await future
-            # The last answers may arrive after this one.
-            # A task whose answer has arrived may ask for one more.
-            while waiting := [one for one in self._waiting.values() if not one.done()]:
-                await asyncio.wait(waiting)
             self._last_report = self.report()
             self._loop.remove_reader(engine.fileno())
             self._engine = None

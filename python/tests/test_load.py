@@ -78,7 +78,11 @@ def test_data_without_rows_is_loaded(db, dsn):
     db.execute("create table t (a int, g int generated always as (a) stored)")
     assert pgspate.load([], "t", to=dsn).rows_written == 0
     pgspate.load([(1,)], "t", columns="a", to=dsn)
-    assert pgspate.load(iter([]), "t", replace=True, to=dsn).rows_written == 0
+    with pytest.raises(pgspate.PlanError, match="no rows to put in the place"):
+        pgspate.load(iter([]), "t", replace=True, to=dsn)
+    assert rows(db) == [(1, 1)]
+    emptied = pgspate.load(iter([]), "t", replace=True, allow_empty=True, to=dsn)
+    assert emptied.rows_written == 0
     assert rows(db) == []
 
 

@@ -59,7 +59,7 @@ def test_options_become_arguments():
     assert (found.job, found.columns, found.create, found.ignore_unknown) == (
         "nightly", ["a", "b", "day"], True, True)
     assert parse().begin_options == {}
-    assert parse(overwrite=True).begin_options == {"mode": "replace"}
+    assert parse(overwrite=True).begin_options == {"mode": "replace", "allow_empty": True}
     assert parse(write="upsert", key="id").begin_options == {
         "mode": "sync", "no_delete": True, "key": ["id"]}
 
