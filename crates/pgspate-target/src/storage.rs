@@ -118,11 +118,8 @@ impl TableStorage {
         if !has_chunks || client.fetch_opt(IN_TIMESCALEDB, &[&oid]).await?.is_none() {
             return Ok(TableStorage::Plain);
         }
-        let has_view = EXTENSION_HAS
-            .replace("{relation}", "timescaledb_information.chunks")
-            .replace("{is_trusted}", &is_trusted_sql("c.relowner"));
-        let has_view = client.fetch_one(&format!("select {has_view}"), &[]).await?;
-        let has_view: bool = has_view.get(0);
+        let has_view = format!("select {}", extension_has_sql("timescaledb_information.chunks"));
+        let has_view: bool = client.fetch_one(&has_view, &[]).await?.get(0);
         if has_view && client.fetch_one(IS_COMPRESSED, &[&oid]).await?.get(0) {
             return Ok(TableStorage::CompressedChunks);
         }
@@ -134,26 +131,28 @@ impl TableStorage {
     /// # Errors
     /// The driver's error, if the server refuses the query or the connection fails.
     pub async fn find_extensions(client: &Client) -> Result<(bool, bool), tokio_postgres::Error> {
-        let has_catalog = EXTENSION_HAS
-            .replace("{relation}", "_timescaledb_catalog.hypertable")
-            .replace("{is_trusted}", &is_trusted_sql("c.relowner"));
         let catalogs = format!(
-            "select to_regclass('pg_catalog.pg_dist_partition') is not null, {has_catalog}"
+            "select to_regclass('pg_catalog.pg_dist_partition') is not null, {}",
+            extension_has_sql("_timescaledb_catalog.hypertable")
         );
         let catalogs = client.fetch_one(&catalogs, &[]).await?;
         Ok((catalogs.get(0), catalogs.get(1)))
     }
 }
 
-/// Whether TimescaleDB has the relation, and its owner is trusted. Any role that may create schemas
-/// can create a relation of that name.
-const EXTENSION_HAS: &str = "\
-exists (select from pg_extension e
-        join pg_depend d on d.refclassid = 'pg_extension'::regclass and d.refobjid = e.oid
-                        and d.classid = 'pg_class'::regclass and d.deptype = 'e'
-        join pg_class c on c.oid = d.objid
-        where e.extname = 'timescaledb' and c.relkind in ('r', 'v') and {is_trusted}
-          and c.oid = to_regclass('{relation}'))";
+/// Returns a condition: TimescaleDB has the relation, and its owner is trusted. Any role that may
+/// create schemas can create a relation of that name.
+fn extension_has_sql(relation: &str) -> String {
+    format!(
+        "exists (select from pg_extension e \
+         join pg_depend d on d.refclassid = 'pg_extension'::regclass and d.refobjid = e.oid \
+                         and d.classid = 'pg_class'::regclass and d.deptype = 'e' \
+         join pg_class c on c.oid = d.objid \
+         where e.extname = 'timescaledb' and c.relkind in ('r', 'v') and {} \
+           and c.oid = to_regclass('{relation}'))",
+        is_trusted_sql("c.relowner")
+    )
+}
 
 const IN_CITUS: &str = "select exists (select from pg_catalog.pg_dist_partition \
                         where logicalrelid::oid = $1::oid)";

@@ -3,8 +3,8 @@
 //! A record's outcome may depend on the order in which records are written, but only in one way: of
 //! records with equal keys, one is written. So the records that the writer has written are inserted
 //! singly into an equal table, and must be taken. A refused record must be refused in the same
-//! words, by that table with all rows, or by an empty one: its rival may have been written before
-//! or after.
+//! words, by that table with all rows or by an empty one. Its rival may have been written before or
+//! after.
 
 use std::fmt::Write as _;
 

@@ -35,13 +35,13 @@ pub struct EpochOfStream<'a> {
     pub query: Option<&'a str>,
 }
 
-/// Begins the job of an epoch, or joins it if it has begun. An epoch that was completed, or that is
-/// earlier than such an epoch, is complete. `new.options` have the epoch as `epoch`.
+/// Begins the job of an epoch, or joins it if it has begun. The latest epoch may be
+/// begun again after it was completed. `new.options` have the epoch as `epoch`.
 ///
 /// # Errors
-/// [`ErrorKind::Ledger`] if the stream belongs to another query or to an untrusted role, if its job
-/// was begun with other options, or if an earlier epoch is not complete. [`ErrorKind::Server`] if
-/// the ledger cannot be written or the stage cannot be created.
+/// [`ErrorKind::Ledger`] if the stream belongs to another query or to an untrusted role, or if its
+/// job was begun with other options. Also if an earlier epoch is not complete, or a later one is.
+/// [`ErrorKind::Server`] if the ledger cannot be written or the stage cannot be created.
 pub async fn join_epoch(
     client: &Client,
     new: NewFleetJob<'_>,

@@ -114,9 +114,9 @@ impl Writer {
     /// Writes the records of one call: all of them or none. Returns when they are durable.
     ///
     /// # Errors
-    /// [`ErrorKind::Server`](crate::ErrorKind::Server) if the server refused them,
+    /// [`ErrorKind::Server`](crate::ErrorKind::Server) if the server refused them.
     /// [`ErrorKind::OutcomeUnknown`](crate::ErrorKind::OutcomeUnknown) if the connection was lost
-    /// before the server answered, [`ErrorKind::QueueFull`](crate::ErrorKind::QueueFull) if the
+    /// before the server answered. [`ErrorKind::QueueFull`](crate::ErrorKind::QueueFull) if the
     /// queue is full and the writer does not wait.
     pub async fn insert(
         &self,

@@ -44,7 +44,7 @@ select pg_catalog.current_setting('synchronous_commit'),
 /// A session that writes units.
 pub(super) struct RecordSession {
     connection: Connection,
-    /// The prepared statements, by the shape's number.
+    /// The prepared statements, by the shape's number and their kind.
     prepared: HashMap<(u64, StatementKind), Statement>,
     /// The statement by which commits wait for the disk again, and that waits for all before it.
     /// `None` if the role may not run it.
@@ -63,7 +63,7 @@ impl RecordSession {
             "{COMMIT_DURABLY}; {}; set lock_timeout = {lock_timeout}; \
              set plan_cache_mode = force_generic_plan; \
              select pg_catalog.set_config(name, '0', false) from pg_catalog.pg_settings \
-             where name operator(pg_catalog.=) any (array['idle_session_timeout'])",
+             where name operator(pg_catalog.=) 'idle_session_timeout'",
             users_path_sql(false)
         );
         let failed = || server_error("could not prepare a session to write records".to_owned());
@@ -90,7 +90,7 @@ impl RecordSession {
         self.connection.close().await;
     }
 
-    /// Writes units by one statement, which commits. All of them are written, or none.
+    /// Writes several units by one statement, which commits. All of them are written, or none.
     pub(super) async fn write_set(
         &mut self,
         units: &[WriteUnit],
@@ -102,14 +102,11 @@ impl RecordSession {
         let written = self.run(&first.shape, &prepared, &as_parameters(&arrays)).await;
         let written = written.map_err(WriteFailure::Sent)?;
         let rows: usize = units.iter().map(|unit| unit.rows.len()).sum();
-        if units.len() > 1 && written.rows != rows as u64 {
+        if written.rows != rows as u64 {
             let message = format!("{} of {rows} records were written", written.rows);
             return Err(WriteFailure::Sent(Error::new(ErrorKind::OutcomeUnknown, message)));
         }
-        if let [_] = units {
-            return Ok(vec![written]);
-        }
-        // The server returns the rows in the order in which it has read them from the array.
+        // The server returns the rows in the order in which it has read them from the arrays.
         let mut returned = written.returned.into_iter();
         let outcome = |unit: &WriteUnit| InsertOutcome {
             rows: unit.rows.len() as u64,
