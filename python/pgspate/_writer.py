@@ -85,7 +85,7 @@ class WriterBase:
         on_conflict: OnConflict = "error",
         key: Names = (),
         columns: Names | None = None,
-        connections: int = 16,
+        connections: int = 32,
         when_full: Literal["wait", "refuse"] = "wait",
         queue_bytes: int = 64 << 20,
         share_triggers: bool = False,

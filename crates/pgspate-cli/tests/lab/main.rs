@@ -118,7 +118,7 @@ fn every_experiment_is_listed_with_its_question() {
     let all: Value = serde_json::from_str(&list.stdout).unwrap();
     let all = all.as_array().unwrap();
     let names: Vec<&str> = all.iter().map(|it| it["name"].as_str().unwrap()).collect();
-    for name in ["bulk", "rewrite", "changes", "temp", "records", "storage"] {
+    for name in ["bulk", "rewrite", "changes", "temp", "records", "callers", "storage"] {
         assert!(names.contains(&name), "{names:?}");
     }
     let text = lab(temp.path(), "list --scale 0.5").stdout;
@@ -139,7 +139,7 @@ fn errors_name_unknown_experiments_and_missing_results() {
     let unknown = lab(temp.path(), "run bulky");
     assert_eq!(unknown.status, Some(2));
     let hint = "Did you mean \"bulk\"? The experiments are bulk, rewrite, changes, temp, records, \
-                storage. `all` runs them all.";
+                callers, storage. `all` runs them all.";
     let error = format!("error: there is no experiment \"bulky\"\n\nhint: {hint}\n");
     assert_eq!(unknown.stderr, error);
     let nothing = lab(temp.path(), "report");

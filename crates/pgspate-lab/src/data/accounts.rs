@@ -201,12 +201,23 @@ fn iban(random: &mut SeededRandom) -> String {
     format!("XX{:02}{:018}", random.below(100), random.below(1_000_000_000_000_000_000))
 }
 
-/// Returns a random time. The date is the year and the day of the year, which ISO 8601 allows.
+/// Returns a random time.
 fn moment(random: &mut SeededRandom) -> String {
     let (day, second) = (random.below(DAYS), random.below(86_400));
-    let (year, day) = (2025 + day / 365, day % 365 + 1);
     let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year}-{day:03} {hour:02}:{minute:02}:{second:02}+00")
+    format!("{} {hour:02}:{minute:02}:{second:02}+00", date(day))
+}
+
+/// Returns the date that is `day` days after the first of January 2025. 2025 and 2026 are no leap
+/// years.
+fn date(day: u64) -> String {
+    const MONTHS: [u64; 12] = [31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let (year, mut day, mut month) = (2025 + day / 365, day % 365, 0);
+    while day >= MONTHS[month] {
+        day -= MONTHS[month];
+        month += 1;
+    }
+    format!("{year}-{:02}-{:02}", month + 1, day + 1)
 }
 
 fn money(random: &mut SeededRandom, cents_max: u64) -> String {
@@ -235,6 +246,22 @@ mod tests {
             let near = table.row_bytes() - 60..table.row_bytes() + 60;
             assert!(near.contains(&mean), "{}: {mean} bytes", table.name());
         }
+    }
+
+    #[test]
+    fn days_become_dates() {
+        let dates = [0, 30, 31, 58, 59, 364, 365, 729].map(date);
+        let expected = [
+            "2025-01-01",
+            "2025-01-31",
+            "2025-02-01",
+            "2025-02-28",
+            "2025-03-01",
+            "2025-12-31",
+            "2026-01-01",
+            "2026-12-31",
+        ];
+        assert_eq!(dates, expected);
     }
 
     #[test]

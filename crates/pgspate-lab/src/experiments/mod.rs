@@ -3,6 +3,7 @@
 //! Each experiment repeats a published experiment and adds cases that the publication left out.
 
 mod bulk;
+mod callers;
 mod changes;
 mod plots;
 mod records;
@@ -14,12 +15,13 @@ mod temp;
 use crate::experiment::Experiment;
 
 /// All experiments, in the order of the report.
-pub const ALL: [&dyn Experiment; 6] = [
+pub const ALL: [&dyn Experiment; 7] = [
     &bulk::BulkExperiment,
     &rewrite::RewriteExperiment,
     &changes::ChangesExperiment,
     &temp::TempExperiment,
     &records::RecordsExperiment,
+    &callers::CallersExperiment,
     &storage::StorageExperiment,
 ];
 

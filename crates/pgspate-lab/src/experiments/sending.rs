@@ -157,6 +157,12 @@ pub(super) async fn number(connection: &Connection, what: &str, sql: &str) -> Re
     Ok(row.map_err(failed(connection, what))?.get(0))
 }
 
+/// Returns the server's WAL position in bytes.
+pub(super) async fn wal_bytes(connection: &Connection) -> Result<i64> {
+    let sql = "select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::int8";
+    number(connection, "look where the WAL is", sql).await
+}
+
 /// Checks that a table has exactly these rows, so that an incorrect contender fails.
 pub(super) async fn expect(
     connection: &Connection,

@@ -240,3 +240,26 @@ fn every_way_of_writing_records_leaves_the_same_rows() {
         &["Rows a second as tables grow", "without reference", "partitioned"],
     );
 }
+
+#[test]
+fn callers_are_answered_when_their_records_are_in_the_table() {
+    let only = [
+        ("table", "account"),
+        ("callers", "1"),
+        ("callers", "16"),
+        ("round trip", "1 ms round trip"),
+        ("flush", "flush as it is"),
+    ];
+    let (folder, lines) = run_trials("callers", 0.00001, &TrialServer::LabServer, &only);
+    // A session for each caller, a batcher and the writer, each with 1 and 16 callers.
+    assert_eq!(lines.len(), 6);
+    for line in &lines {
+        let rate = line.value("records a second").unwrap();
+        let calls = line.value("calls").unwrap();
+        assert!(rate > 0.0 && calls >= 1.0, "{}: {rate} {calls}", line.trial.label());
+        // The proxy delays each answer.
+        let wait = line.value("median wait").unwrap();
+        assert!(wait >= 1.0, "{}: {wait} ms", line.trial.label());
+    }
+    check_report_page(folder.path(), &["Records a second into account", "pgspate's writer"]);
+}

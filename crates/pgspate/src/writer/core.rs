@@ -292,6 +292,14 @@ impl WriterCore {
         self.lane_ended.notify_one();
     }
 
+    /// Takes notice of a lane that panicked while it wrote. Its callers get an error.
+    pub(super) fn end_panicked_lane(self: &Arc<WriterCore>) {
+        let mut lanes = self.lanes();
+        lanes.busy = lanes.busy.saturating_sub(1);
+        drop(lanes);
+        self.end_lane();
+    }
+
     /// Returns whether a lane that cannot connect may end, because the server has no connection
     /// left and other lanes write.
     pub(super) fn may_end_lane(&self, error: &Error) -> bool {

@@ -42,6 +42,23 @@ enum Sent {
     Unsent(Vec<WriteUnit>),
 }
 
+impl Sent {
+    /// Returns that these units, and those of the other sets, were not sent.
+    fn unsent(mut units: Vec<WriteUnit>, sets: VecDeque<Vec<WriteUnit>>) -> Sent {
+        units.extend(sets.into_iter().flatten());
+        Sent::Unsent(units)
+    }
+}
+
+impl Drop for RecordLane {
+    /// A lane that panicked must not count as a lane that writes: then closing would wait for it.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.core.end_panicked_lane();
+        }
+    }
+}
+
 impl RecordLane {
     pub(super) fn new(core: Arc<WriterCore>) -> RecordLane {
         let size = SetSize::new(core.options.set_rows);
@@ -128,16 +145,10 @@ impl RecordLane {
             if let [_] = &units[..] {
                 match self.write_each(units).await {
                     Sent::Answered => continue,
-                    Sent::Unsent(mut unsent) => {
-                        unsent.extend(sets.into_iter().flatten());
-                        return Sent::Unsent(unsent);
-                    }
+                    Sent::Unsent(unsent) => return Sent::unsent(unsent, sets),
                 }
             }
-            let Some(session) = &mut self.session else {
-                units.extend(sets.into_iter().flatten());
-                return Sent::Unsent(units);
-            };
+            let Some(session) = &mut self.session else { return Sent::unsent(units, sets) };
             let rows = units.iter().map(|unit| unit.rows.len()).sum();
             match session.write_set(&units).await {
                 Ok(outcomes) => {
@@ -149,13 +160,10 @@ impl RecordLane {
                 }
                 Err(WriteFailure::Unsent(error)) if error.kind() == ErrorKind::Connect => {
                     self.session = None;
-                    units.extend(sets.into_iter().flatten());
-                    return Sent::Unsent(units);
+                    return Sent::unsent(units, sets);
                 }
                 Err(WriteFailure::Sent(error)) if error.kind() == ErrorKind::Connect => {
-                    let mut unsent = self.lose(units, &error);
-                    unsent.extend(sets.into_iter().flatten());
-                    return Sent::Unsent(unsent);
+                    return Sent::unsent(self.lose(units, &error), sets);
                 }
                 Err(WriteFailure::Sent(error)) if error.kind() == ErrorKind::OutcomeUnknown => {
                     units

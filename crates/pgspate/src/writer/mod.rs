@@ -66,7 +66,7 @@ pub struct WriterOptions {
 impl Default for WriterOptions {
     fn default() -> WriterOptions {
         WriterOptions {
-            connections: 16,
+            connections: 32,
             set_rows: 1000,
             set_bytes: 1 << 20,
             queue_bytes: 64 << 20,

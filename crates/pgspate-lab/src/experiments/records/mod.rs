@@ -11,7 +11,7 @@ mod writing;
 
 use pgspate::Result;
 
-use super::sending::{failed, number};
+use super::sending::{failed, number, wal_bytes};
 use crate::data::accounts::{BankAccounts, BankTable, TABLES};
 use crate::data::{self, NumberedRows, scaled};
 use crate::report::figure::Figure;
@@ -158,10 +158,10 @@ impl Experiment for RecordsExperiment {
             let batch = records / BATCH_ROWS_SHARE;
             let count = if writing == RecordMethod::Single { records } else { batch * BATCHES };
             let batches = writing.batches(id..id + count, batch.max(1), &all);
-            let before = context.block_on(wal(&connection))?;
+            let before = context.block_on(wal_bytes(&connection))?;
             let work = || context.block_on(writing.write(&connection, table, &batches));
             outcome.phase(name, work)?;
-            let wal = (context.block_on(wal(&connection))? - before) as f64 / count as f64;
+            let wal = (context.block_on(wal_bytes(&connection))? - before) as f64 / count as f64;
             id += count;
             let seconds = outcome.phases.last().map_or(0.0, |phase| phase.seconds).max(1e-9);
             let rate = count as f64 / seconds;
@@ -218,10 +218,4 @@ impl Experiment for RecordsExperiment {
     fn answer(&self, results: &Results) -> String {
         figures::answer(results)
     }
-}
-
-/// Returns the server's WAL position in bytes.
-async fn wal(connection: &pgspate::target::connect::Connection) -> Result<i64> {
-    let sql = "select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::int8";
-    number(connection, "look where the WAL is", sql).await
 }
