@@ -261,5 +261,5 @@ fn callers_are_answered_when_their_records_are_in_the_table() {
         let wait = line.value("median wait").unwrap();
         assert!(wait >= 1.0, "{}: {wait} ms", line.trial.label());
     }
-    check_report_page(folder.path(), &["Records a second into account", "pgspate's writer"]);
+    check_report_page(folder.path(), &["Records a second into account", "a batch every 5 ms"]);
 }
