@@ -103,7 +103,8 @@ fn a_value_that_does_not_fit_an_added_column_is_refused_with_a_hint() {
     let run = case.load("t.csv --table t --quiet --add-columns");
     assert_snapshot!(run.refusal(), @r#"
     error: could not load "t.csv" into public.t
-      caused by: invalid input syntax for type bigint: "A1" (SQLSTATE 22P02)
+      caused by: value "A1" does not fit type bigint, which was guessed from the first
+          … rows
       at: t.csv, line 20002, byte 217788, column "code"
 
     hint: Column "code" was added as bigint, because of the first rows. If this value is

@@ -22,7 +22,7 @@ impl Load {
         let error = hint_date_format(self.explain_deleted_job(error), &self.plan.rows.columns);
         let mut error = hint_encoding(error, &self.plan.rows);
         if let Some(new) = self.new_table.as_ref().filter(|_| self.reading.is_stream()) {
-            error = create::hint_wider(error, new, &self.table);
+            error = create::hint_type(error, new, &self.table);
         }
         if let Some(to_add) = &self.to_add {
             error = to_add.hint_type(error);

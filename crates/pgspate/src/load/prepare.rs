@@ -114,7 +114,7 @@ fn inspect(mut options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load
         session,
         name,
         table,
-        rows,
+        mut rows,
         free_connections,
         has_ledger,
     } = Survey::take(&options.reading, table, limits, dsn, fleet, runtime)?;
@@ -143,6 +143,11 @@ fn inspect(mut options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load
             runtime.block_on(adding)?
         }
         Some(_) => None,
+    };
+    rows.guessed_columns = match (&new_table, &to_add) {
+        (Some(new), _) => new.guessed_columns().to_vec(),
+        (None, Some(to_add)) => to_add.guessed_columns().map(str::to_owned).collect(),
+        (None, None) => Vec::new(),
     };
     let existing = new_table.is_none().then_some(&table);
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);

@@ -42,7 +42,7 @@ use crate::format::delimited::{
     RecordLayout,
 };
 use crate::format::keyed::{KeyedColumn, KeyedFormat, KeyedInput, KeyedOptions};
-use crate::format::memory::{BatchesCutter, ProgramBatches};
+use crate::format::memory::{BatchTarget, BatchesCutter, ProgramBatches};
 use crate::format::parquet::{ParquetCutter, ParquetFile};
 use crate::format::sniff::{Format, SniffedFormat};
 use crate::format::{ChainCutter, ChunkEncoder, Cutter, OpenCutter, infer};
@@ -52,7 +52,7 @@ use crate::plan::{
 use crate::source::Input;
 use crate::{Error, ErrorKind, Result};
 use pgspate_base::is_alike;
-use pgspate_target::{PgType, TargetTable};
+use pgspate_target::TargetTable;
 
 /// Inputs, and the format and columns that were detected.
 #[derive(Clone)]
@@ -201,7 +201,7 @@ impl SniffedInputs {
         let (reading, watch) = (self.clone(), Arc::clone(watch));
         let chunk_bytes = plan.chunk_bytes;
         let map = self.field_mapping(plan);
-        let types = self.table_types(plan);
+        let targets = self.batch_targets(plan);
         let names = match &self.shape {
             RecordShape::Columns { schema, .. } => column_names::ColumnNames::of(schema, plan),
             _ => column_names::ColumnNames::default(),
@@ -212,7 +212,7 @@ impl SniffedInputs {
                 RecordShape::Columns { origin: BatchOrigin::Program(batches), .. } => {
                     let cutter =
                         |it| BatchesCutter::new(names.rename_in_errors(it), index).of_program();
-                    batches.open(&types).map(|it| Box::new(cutter(it)) as _)
+                    batches.open(&targets).map(|it| Box::new(cutter(it)) as _)
                 }
                 _ => reading.open_cutter(index, chunk_bytes, &map, &watch),
             };
@@ -266,16 +266,17 @@ impl SniffedInputs {
         })
     }
 
-    /// Returns, for each column of the record batches, the type of its table column.
-    fn table_types(&self, plan: &RowPlan) -> Vec<Option<PgType>> {
+    /// Returns, for each column of the record batches, its table column.
+    fn batch_targets(&self, plan: &RowPlan) -> Vec<Option<BatchTarget>> {
         let RecordShape::Columns { schema, .. } = &self.shape else { return Vec::new() };
-        let mut types = vec![None; schema.fields().len()];
+        let mut targets = vec![None; schema.fields().len()];
         for column in plan.field_columns() {
-            if let Some(ty) = types.get_mut(column.field) {
-                *ty = Some(column.ty.clone());
+            if let Some(target) = targets.get_mut(column.field) {
+                let (ty, guessed_type) = (column.ty.clone(), column.guessed_type);
+                *target = Some(BatchTarget { ty, guessed_type });
             }
         }
-        types
+        targets
     }
 
     /// Checks that an input has the format of the first input, as far as its first bytes tell.
@@ -419,6 +420,7 @@ impl SniffedInputs {
             ty: column.ty.clone(),
             field: column.field_encoder(),
             date_format: column.date_format.clone(),
+            guessed_type: column.guessed_type,
         });
         let mut options = KeyedOptions::new(columns.collect());
         if self.snake_case && !self.header_overridden {
@@ -498,8 +500,12 @@ impl SniffedInputs {
 fn delimited_column(column: &crate::plan::PlannedColumn) -> delimited::DelimitedColumn {
     delimited::DelimitedColumn {
         name: column.name.clone(),
-        encoder: column.field_encoder(),
+        encoder: column.field_encoder().map(|encoder| match column.guessed_type {
+            Some(guessed) => encoder.with_check(guessed.check()),
+            None => encoder,
+        }),
         date_format: column.date_format.clone(),
+        guessed_type: column.guessed_type,
         force_null: column.force_null,
         force_not_null: column.force_not_null,
     }

@@ -71,8 +71,9 @@ impl Staging {
     ) -> Result<(Staging, Option<CreatedTable>)> {
         let table = options.table.as_deref();
         let survey = Survey::take(&options.reading, table, options.limits, dsn, fleet, runtime)?;
-        let Survey { control_session, mut reading, session, name, table, rows: request, .. } =
-            survey;
+        let Survey {
+            control_session, mut reading, session, name, table, rows: mut request, ..
+        } = survey;
         let types = &options.new_table.types;
         reading.name_columns(types);
         let (mut table, created) = match table {
@@ -101,6 +102,11 @@ impl Staging {
                 runtime.block_on(adding)?
             }
             Some(_) => None,
+        };
+        request.guessed_columns = match (&created, &to_add) {
+            (Some(created), _) => created.new.guessed_columns().to_vec(),
+            (None, Some(to_add)) => to_add.guessed_columns().map(str::to_owned).collect(),
+            (None, None) => Vec::new(),
         };
         if request.add_columns {
             check_typed_columns(&table, &reading.inferred, types)?;
@@ -229,7 +235,7 @@ impl Staging {
         let kind = error.kind();
         let error = match &self.to_add {
             Some(to_add) => to_add.hint_type(error),
-            None => error,
+            None => create::hint_chosen_type(error),
         };
         let error = hint_date_format(error, &self.plan.columns);
         Error::new(kind, message).because(hint_encoding(error, &self.plan))
