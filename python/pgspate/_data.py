@@ -92,9 +92,11 @@ def _without_object_types(frame: Any) -> Any:
     """
     for name, dtype in frame.schema.items():
         if "Object" in re.split(r"\W+", str(dtype)):
-            message = f'column "{name}" has the type Object of polars, whose values it does not export'
-            hint = f'Convert the column first, for example by `frame.with_columns(polars.col("{name}")'
-            hint += ".map_elements(str, return_dtype=polars.String))`, or pass `frame.rows(named=True)`."
+            message = f'column "{name}" has the type Object, whose values polars does not export'
+            hint = "Convert the column first, for example by "
+            hint += f'`frame.with_columns(polars.col("{name}")'
+            hint += ".map_elements(str, return_dtype=polars.String))`. "
+            hint += "Or pass `frame.rows(named=True)`."
             raise ConversionError(message, hint=hint, place={"column": name})
     return frame
 

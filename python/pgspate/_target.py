@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 from typing import Any, Protocol, Union
@@ -194,8 +195,7 @@ def _session_settings(connection: Any) -> tuple[str, str | None]:
         role, path = result.get_value(0, 0), result.get_value(0, 1)
         encoding = connection.info.encoding
         return role.decode(encoding), None if path is None else path.decode(encoding)
-    from psycopg2.extensions import cursor as plain_cursor
-
+    plain_cursor = importlib.import_module("psycopg2.extensions").cursor
     is_idle = int(connection.info.transaction_status) == 0
     with connection.cursor(cursor_factory=plain_cursor) as cursor:
         cursor.execute(_SESSION_SQL)

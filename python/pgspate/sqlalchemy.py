@@ -243,7 +243,7 @@ def _checked_rows(rows: Iterable[Any], call: str) -> Iterable[Any]:
 
 
 def _without_pending(rows: Iterable[Any]) -> Iterable[Any]:
-    """Returns the rows. Refuses objects that a session saves itself, so that none is stored twice."""
+    """Returns the rows. Refuses objects that a session saves itself, which are stored twice."""
     if isinstance(rows, (list, tuple)):
         for row in rows:
             _refuse_pending(row)

@@ -367,8 +367,7 @@ fn create_from_stdin_cannot_widen() {
     let run = case.load_from(csv_with_late_value("A1"), "- --create --table late --quiet");
     assert_snapshot!(run.refusal(), @r#"
     error: could not load "-" into public.late
-      caused by: value "A1" does not fit type bigint, which was guessed from the first
-          … rows
+      caused by: value "A1" does not fit type bigint, which was guessed from the first rows
       at: -, line 50002, byte 5433903, column "code"
 
     hint: Column "code" was created as bigint, because of the first rows, but this value
@@ -465,8 +464,7 @@ fn a_failed_load_keeps_its_created_table_if_another_session_inserted_rows() {
     drop(pipe);
     assert_snapshot!(crate::support::finish(child).refusal(), @r#"
     error: could not load "-" into public.t
-      caused by: value "x" does not fit type bigint, which was guessed from the first
-          … rows
+      caused by: value "x" does not fit type bigint, which was guessed from the first rows
       at: -, line 200002, byte 2577788, column "code"
 
     hint: Column "code" was created as bigint, because of the first rows, but this value

@@ -20,7 +20,7 @@ impl Load {
         let error = self.name_key_dropper(error);
         let kind = error.kind();
         let error = hint_date_format(self.explain_deleted_job(error), &self.plan.rows.columns);
-        let mut error = hint_encoding(error, &self.plan.rows);
+        let mut error = self.reading.hint_title(hint_encoding(error, &self.plan.rows));
         if let Some(new) = self.new_table.as_ref().filter(|_| self.reading.is_stream()) {
             error = create::hint_type(error, new, &self.table);
         }

@@ -163,7 +163,8 @@ fn inspect(mut options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load
             None => None,
         },
     };
-    let mut plan = LoadPlan::make(&table, &session, &reading.facts(), &request)?;
+    let plan = LoadPlan::make(&table, &session, &reading.facts(), &request);
+    let mut plan = plan.map_err(|error| reading.hint_header(error))?;
     let free_connections = free_connections?;
     plan.lanes = limit_lanes(plan.lanes, free_connections);
     runtime.block_on(check_constants(connection, &plan.rows))?;

@@ -10,7 +10,9 @@
 
 mod column_names;
 mod constants;
+mod hints;
 mod input_digests;
+mod later_input;
 mod options;
 mod sample;
 mod sniff_inputs;
@@ -22,9 +24,9 @@ use std::sync::Arc;
 
 use arrow_schema::{Field, SchemaRef};
 use serde_json::{Map, Value};
-use tokio_postgres::error::SqlState;
 
 pub(crate) use constants::check_constants;
+pub(crate) use hints::hint_encoding;
 pub use options::{InputOrigin, ReadingOptions};
 pub use sample::SAMPLE_BYTES;
 pub use sniff_inputs::{dialect, read_schema};
@@ -75,6 +77,8 @@ pub(crate) struct SniffedInputs {
     pub(crate) skipped: Option<String>,
     /// Options that have no effect on the table as it is, in words.
     pub(crate) unused_options: Vec<String>,
+    /// What was guessed about the dialect of delimited text.
+    guessed: later_input::GuessedDialect,
     /// What was guessed about the first line although it may be a row, in words.
     pub(crate) header_guess: Option<String>,
 }
@@ -240,7 +244,8 @@ impl SniffedInputs {
             RecordShape::Delimited { dialect, .. } => {
                 let (dialect, header, map) = (dialect.clone(), self.sniffed.header, map.clone());
                 let options = CutOptions { dialect, header, chunk_bytes, map };
-                Box::new(DelimitedCutter::open(input.name(), reader()?, options)?)
+                let reader = self.check_later_input(index, reader()?)?;
+                Box::new(DelimitedCutter::open(input.name(), reader, options)?)
             }
             RecordShape::Keyed { format, .. } => {
                 let input = KeyedInput { name: input.name().to_owned(), reader: reader()? };
@@ -290,6 +295,10 @@ impl SniffedInputs {
         let found = match input.peek(8)?.as_slice() {
             [b'P', b'A', b'R', b'1', ..] => Format::Parquet,
             [b'A', b'R', b'R', b'O', b'W', b'1', ..] => Format::Arrow,
+            // The fields of a line of text may begin so, but then the file's name does not say json.
+            [b'{', b'"' | b'}', ..] | [b'[', b'{' | b']', ..] if is_named_json(input) => {
+                Format::Json
+            }
             _ => return Ok(()),
         };
         if found == expected {
@@ -552,26 +561,14 @@ fn raw_names(names: &[Vec<u8>]) -> Vec<String> {
     names.iter().map(raw).collect()
 }
 
+/// Returns whether an input has the name of a JSON file.
+fn is_named_json(input: &Input) -> bool {
+    matches!(input.extension().as_deref(), Some("json" | "ndjson" | "jsonl" | "geojsonl"))
+}
+
 /// Adds the input's name to the place of an error.
 fn with_input_name(error: Error, input: &Input) -> Error {
     let mut place = error.place().cloned().unwrap_or_default();
     place.source.get_or_insert_with(|| input.name().to_owned());
     error.at(place)
-}
-
-/// Adds a hint about `--encoding` to the server's error about bytes that are not UTF-8. No encoding
-/// allows NUL bytes.
-pub(crate) fn hint_encoding(error: Error, plan: &RowPlan) -> Error {
-    let is_utf8 = plan.encoding.is_none();
-    let is_not_utf8 = is_utf8 && error.sqlstate() == Some(&SqlState::CHARACTER_NOT_IN_REPERTOIRE);
-    if !is_not_utf8 {
-        return error;
-    }
-    if error.messages().iter().any(|it| it.contains("0x00")) {
-        return error.hint(
-            "No text of PostgreSQL has NUL bytes. `tr -d '\\000'` removes them, and `--rejects \
-             FILE` sets such rows aside.",
-        );
-    }
-    error.hint("Name the encoding of the input with `--encoding`, for example `--encoding LATIN1`.")
 }

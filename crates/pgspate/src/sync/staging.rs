@@ -111,7 +111,8 @@ impl Staging {
         if request.add_columns {
             check_typed_columns(&table, &reading.inferred, types)?;
         }
-        let mut plan = RowPlan::make(&table, &session, &reading.facts(), &request)?;
+        let plan = RowPlan::make(&table, &session, &reading.facts(), &request);
+        let mut plan = plan.map_err(|error| reading.hint_header(error))?;
         runtime.block_on(check_constants(&control_session.connection, &plan))?;
         if options.keeps_last {
             // In binary mode, rows that go as text would be staged after the chunk's other rows.
@@ -238,7 +239,7 @@ impl Staging {
             None => create::hint_chosen_type(error),
         };
         let error = hint_date_format(error, &self.plan.columns);
-        Error::new(kind, message).because(hint_encoding(error, &self.plan))
+        Error::new(kind, message).because(self.reading.hint_title(hint_encoding(error, &self.plan)))
     }
 
     fn make_encoder(&self) -> Result<MakeEncoder> {

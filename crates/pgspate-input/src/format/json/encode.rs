@@ -276,7 +276,7 @@ impl JsonEncoder {
         let message = format!("key \"{shown}\" names no column");
         if self.options.has_sampled_columns {
             // Types of columns come from the sample, so the user must choose this column's type.
-            let message = format!("{message}, because no record in the first MiB has this key");
+            let message = format!("{message}, because none of the first records has this key");
             return self.error(chunk, from, &message).hint(format!(
                 "Name the column and its type, for example with `--type '{shown}=text'`. To ignore \
                  keys without a column, use `--ignore-unknown` and leave out `--add-columns`."
