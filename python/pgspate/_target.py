@@ -129,13 +129,20 @@ def _conninfo_of_engine(engine: Any) -> str:
             return _conninfo_of_psycopg(proxy.driver_connection)
         finally:
             proxy.close()
-    except engine.dialect.loaded_dbapi.Error as error:
+    except _driver_error(engine) as error:
         if _is_like_url(engine):
             # pgspate says why it cannot connect, too.
             return url
         raise ConnectError("could not connect by the engine", reasons=[str(error)]) from error
     finally:
         pool.dispose()
+
+
+def _driver_error(engine: Any) -> type[Exception]:
+    """Returns the class of the exceptions of an engine's driver."""
+    dbapi = getattr(engine.dialect, "loaded_dbapi", None) or engine.dialect.dbapi
+    error: type[Exception] = dbapi.Error
+    return error
 
 
 def _is_like_url(engine: Any) -> bool:

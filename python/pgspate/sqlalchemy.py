@@ -313,15 +313,13 @@ def _target_and_table(bind: Any, model_table: _ModelTable) -> tuple[Any, str]:
     bind = getattr(bind, "sync_connection", None) or getattr(bind, "sync_engine", bind)
     name = model_table.sql_name(bind, session)
     engine = getattr(bind, "engine", bind)
-    if hasattr(session, "in_transaction") and session.in_transaction() and not (
-        engine.dialect.is_async
-    ):
-        if hasattr(session, "get_bind"):
+    is_open = bind is not engine
+    if hasattr(session, "get_bind") and session.in_transaction():
+        # Only psycopg shows the settings of a connection of asyncio.
+        is_open = engine.dialect.driver.startswith("psycopg")
+        if is_open:
             bind = session.connection(bind_arguments=model_table.bind_arguments)
-        return conninfo_of_connection(bind), name
-    if bind is not engine and not engine.dialect.is_async:
-        return conninfo_of_connection(bind), name
-    return engine, name
+    return (conninfo_of_connection(bind) if is_open else engine), name
 
 
 class _ModelTable:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import psycopg
 import psycopg2
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import event
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Session, mapped_column
 
 import pgspate
@@ -125,6 +127,25 @@ def check_settings_of_connections(dsn, db, places):
         session.rollback()
     assert places() == (0, 1)
     engine.dispose()
+
+
+def test_the_settings_of_a_session_of_asyncio_are_followed(dsn, places):
+    async def load():
+        engine = create_async_engine("postgresql+psycopg://", connect_args=parameters(dsn))
+        async with AsyncSession(engine) as session:
+            await session.execute(sa.text("set search_path to other"))
+            pgspate.sqlalchemy.load(session, Thing, ROWS)
+        await engine.dispose()
+
+    asyncio.run(load())
+    assert places() == (0, 1)
+
+
+def test_an_engine_that_cannot_connect_is_an_error_of_pgspate(tmp_path):
+    for options in ({}, {"connect_args": {"dbname": "other"}}):
+        url = sa.URL.create("postgresql+psycopg", query={"host": str(tmp_path)})
+        with pytest.raises(pgspate.ConnectError, match="could not connect"):
+            pgspate.load(ROWS, "things", to=sa.create_engine(url, **options))
 
 
 def test_an_engine_whose_driver_does_not_show_its_options_is_refused(dsn, places):
