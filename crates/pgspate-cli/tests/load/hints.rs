@@ -100,9 +100,9 @@ fn json_without_objects_is_no_rows_or_a_refused_record() {
 fn bytes_of_windows_name_its_encoding() {
     let case = LoadCase::new("create table t (id int, note text)");
     case.put("t.csv", b"id,note\n1,\x93quoted\x94\n");
-    assert!(case.refusal("t.csv").contains("`--encoding WIN1252`"));
+    assert!(case.refusal("t.csv").contains("WIN1252"));
     case.put("t.csv", b"id,note\n1,caf\xe9\n");
-    assert!(case.refusal("t.csv").contains("`--encoding LATIN1`"));
+    assert!(case.refusal("t.csv").contains("LATIN1"));
 }
 
 #[test]
@@ -158,8 +158,8 @@ fn backups_beside_data_are_skipped_and_named() {
     let case = LoadCase::new("create table t (id int, note text)");
     case.put("land/a.csv", "id,note\n1,x\n");
     case.put("land/a.csv.bak", "id,note\n1,x\n");
-    let run = case.load("land --table t --quiet");
+    let run = case.load("land --table t --quiet --json");
     assert_eq!(run.status, Some(0), "{}", run.stderr);
-    assert!(run.stderr.contains("skipped") && run.stderr.contains("a.csv.bak"), "{}", run.stderr);
+    assert!(run.stdout.contains("skipped \\\"land/a.csv.bak\\\""), "{}", run.stdout);
     assert_eq!(case.rows("t"), ["(1,x)"]);
 }

@@ -7,8 +7,8 @@ use crate::Error;
 use crate::plan::RowPlan;
 
 impl SniffedInputs {
-    /// Adds a hint to an error about the names or the number of fields, if the first line is a title
-    /// or a comment.
+    /// Adds a hint to an error about the names or the number of fields, if the first line is a
+    /// title or a comment.
     pub(crate) fn hint_title(&self, error: Error) -> Error {
         const OF_FIELDS: [SqlState; 2] =
             [SqlState::UNDEFINED_COLUMN, SqlState::BAD_COPY_FILE_FORMAT];

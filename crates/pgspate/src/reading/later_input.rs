@@ -76,8 +76,8 @@ impl SniffedInputs {
                 .hint(format!("{hint} Or load such files apart from the others.")))
         };
         let has_header = found.header || found.header_doubt.is_some();
-        let header_hint = "Say what holds for all files: `--header yes`, or `--header no` if the first line is \
-             a row.";
+        let header_hint = "Say what holds for all files: `--header yes`, or `--header no` if the \
+                           first line is a row.";
         match header {
             None if self.guessed.header && !self.sniffed.header && has_header => {
                 let message = format!(
@@ -88,7 +88,7 @@ impl SniffedInputs {
             }
             Some(header)
                 if self.guessed.header
-                    && (self.header_overridden || !found.header)
+                    && (self.header_overridden || !found.header && names.len() == header.len())
                     && match_fields(header, &names).is_err() =>
             {
                 let message =

@@ -295,7 +295,7 @@ impl SniffedInputs {
         let found = match input.peek(8)?.as_slice() {
             [b'P', b'A', b'R', b'1', ..] => Format::Parquet,
             [b'A', b'R', b'R', b'O', b'W', b'1', ..] => Format::Arrow,
-            // The fields of a line of text may begin so, but then the file's name does not say json.
+            // The fields of a line may begin so, but then the file's name does not say json.
             [b'{', b'"' | b'}', ..] | [b'[', b'{' | b']', ..] if is_named_json(input) => {
                 Format::Json
             }

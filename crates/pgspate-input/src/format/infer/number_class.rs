@@ -1,5 +1,7 @@
 //! Classes of numbers.
 
+use std::fmt::{self, Write as _};
+
 use super::InferredClass;
 
 /// The most digits before the decimal point of `numeric`.
@@ -52,20 +54,36 @@ fn is_bigint(text: &[u8]) -> bool {
 /// Returns whether a number has exactly the digits with which programs print its nearest double:
 /// the fewest that give the same double, or 17.
 fn is_printed_double(text: &[u8]) -> bool {
-    let Some(double) = std::str::from_utf8(text).ok().and_then(|it| it.parse::<f64>().ok()) else {
-        return false;
+    let Ok(double) = fast_float2::parse::<f64, _>(text) else { return false };
+    let has_digits = |printed: fmt::Arguments<'_>| {
+        let mut buffer = PrintedNumber { bytes: [0; 32], len: 0 };
+        buffer.write_fmt(printed).is_ok()
+            && significant_digits(&buffer.bytes[..buffer.len]).eq(significant_digits(text))
     };
-    let has_digits = |printed: String| {
-        let digits_of = |number: &[u8]| {
-            let end = number.iter().position(|byte| matches!(byte, b'e' | b'E'));
-            let mantissa = &number[..end.unwrap_or(number.len())];
-            let digits = mantissa.iter().copied().filter(u8::is_ascii_digit);
-            digits.skip_while(|digit| *digit == b'0').collect::<Vec<_>>()
-        };
-        digits_of(printed.as_bytes()) == digits_of(text)
-    };
-    has_digits(format!("{double:e}"))
-        || text.last() != Some(&b'0') && has_digits(format!("{double:.16e}"))
+    has_digits(format_args!("{double:e}"))
+        || text.last() != Some(&b'0') && has_digits(format_args!("{double:.16e}"))
+}
+
+/// Returns the digits of a number from the first one that is not zero, without the exponent.
+fn significant_digits(number: &[u8]) -> impl Iterator<Item = u8> {
+    let mantissa = number.iter().copied().take_while(|byte| !matches!(byte, b'e' | b'E'));
+    mantissa.filter(u8::is_ascii_digit).skip_while(|digit| *digit == b'0')
+}
+
+/// A short text that is written without memory of its own.
+struct PrintedNumber {
+    bytes: [u8; 32],
+    len: usize,
+}
+
+impl fmt::Write for PrintedNumber {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let end = self.len + text.len();
+        let to = self.bytes.get_mut(self.len..end).ok_or(fmt::Error)?;
+        to.copy_from_slice(text.as_bytes());
+        self.len = end;
+        Ok(())
+    }
 }
 
 fn exponent_number_class(
