@@ -76,7 +76,7 @@ impl ColumnWriter {
             },
             ValueClass::Float => {
                 let float: f64 = value.extract()?;
-                if float.is_nan() && self.target.is_text_or_integer() {
+                if float.is_nan() && self.target == TextTarget::Integer {
                     return Err(RowFault::Value(nan_error()));
                 }
                 self.values.float(float);
@@ -130,9 +130,9 @@ impl ColumnWriter {
     }
 }
 
-/// Returns the error for NaN in a column of texts or integers, where programs mean a missing value.
+/// Returns the error for NaN in a column of integers, where programs mean a missing value.
 fn nan_error() -> Error {
-    let message = "the float NaN is neither a text nor an integer";
+    let message = "the float NaN is not an integer";
     Error::new(ErrorKind::Type, message)
         .hint("Pass None for a missing value. A data frame of pandas can be passed as it is.")
 }

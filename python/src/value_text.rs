@@ -47,11 +47,6 @@ pub(crate) enum TextTarget {
 }
 
 impl TextTarget {
-    /// Returns whether this is a type of texts or of integers, which have no NaN.
-    pub(crate) fn is_text_or_integer(&self) -> bool {
-        matches!(self, TextTarget::Text | TextTarget::Integer)
-    }
-
     /// Returns the kind of a type.
     pub(crate) fn of(ty: &PgType) -> TextTarget {
         let base = ty.base();

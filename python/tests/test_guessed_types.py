@@ -37,8 +37,8 @@ def test_later_values_keep_their_content(db, dsn, first, later, kind, text):
     assert (refused.value.place.column, refused.value.place.row) == ("a", 5001)
 
 
-@pytest.mark.parametrize("kind", ["int", "bigint", "text"])
-def test_nan_in_a_column_of_texts_or_integers_has_a_hint(db, dsn, kind):
+@pytest.mark.parametrize("kind", ["int", "bigint"])
+def test_nan_in_a_column_of_integers_has_a_hint(db, dsn, kind):
     db.execute(f"create table t (id int, a {kind})")
     rows = [{"id": 1, "a": 5}, {"id": 2, "a": float("nan")}]
     with pytest.raises(pgspate.ConversionError, match="the float NaN") as refused:
