@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import AsyncIterable, Iterable, Mapping
 from typing import Any, Protocol, Union
 
-from ._errors import UsageError
+from ._errors import ConversionError, UsageError
 from ._row_queue import RowQueue
 
 
@@ -71,7 +72,7 @@ def classify_data(
         raise UsageError("a Series has no columns", hint=hint)
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         if _is_in_memory_class("polars", data):
-            data = _without_null_types(data)
+            data = _without_null_types(_without_object_types(data))
         is_in_memory = any(_is_in_memory_class(package, data) for package in _IN_MEMORY_CLASSES)
         return ("in_memory" if is_in_memory else "stream", data, name), None
     if isinstance(data, Iterable) and not isinstance(data, (bytes, bytearray)):
@@ -82,6 +83,22 @@ def classify_data(
     )
     message = f"an object of class {name} cannot be loaded"
     raise UsageError(message, hint=_async_hint(data) or hint)
+
+
+def _without_object_types(frame: Any) -> Any:
+    """Returns a data frame of polars. Refuses columns of type Object.
+
+    polars exports the addresses of such values in place of the values.
+    """
+    for name, dtype in frame.schema.items():
+        if "Object" in re.split(r"\W+", str(dtype)):
+            message = f'column "{name}" has the type Object, whose values polars does not export'
+            hint = "Convert the column first, for example by "
+            hint += f'`frame.with_columns(polars.col("{name}")'
+            hint += ".map_elements(str, return_dtype=polars.String))`. "
+            hint += "Or pass `frame.rows(named=True)`."
+            raise ConversionError(message, hint=hint, place={"column": name})
+    return frame
 
 
 def _without_null_types(frame: Any) -> Any:

@@ -117,11 +117,14 @@ def _collect(rows: list[Any]) -> tuple[dict[Any, list[Any]], list[_Link]]:
             continue
         seen.add(id(row))
         objects[type(row)].append(row)
+        found = []
         for link, other in _links(row):
             # Both sides of a relationship may have the link.
             links[id(link.source), id(link.target), link.pairs] = link
             if _is_new(other):
-                waiting.append(other)
+                found.append(other)
+        # The last one waiting is the next, and the session saves objects in their order.
+        waiting.extend(reversed(found))
     return objects, list(links.values())
 
 

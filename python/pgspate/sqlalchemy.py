@@ -27,6 +27,7 @@ from ._caller_transaction import copy_rows, qualified_name_and_oid, run_sync_scr
 from ._errors import PlanError, UsageError
 from ._related import check_related, classes_have_relationships, has_related, save_graph
 from ._report import LoadReport, SyncReport
+from ._target import conninfo_of_connection
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -70,10 +71,12 @@ def load(
     error. A many-to-many relationship is always an error.
 
     Args:
-        bind: A session, a connection or an engine of the target server.
+        bind: A session, a connection or an engine of the target server. pgspate's connections have
+            its role and its search path.
         model: A mapped class or a table.
         rows: Objects of the class, or dicts whose keys are the attributes of the class. For a
-            table: dicts whose keys are its columns.
+            table: dicts whose keys are its columns. An object that a session saves itself, after
+            `session.add`, is an error.
         within: A session or connection. The rows are written in its transaction, and committed or
             rolled back with it. A session is flushed first. With ``within=`` no other options are
             allowed.
@@ -111,15 +114,16 @@ def load(
     """
     model_table = _ModelTable(model)
     if within is None:
-        rows = _checked_rows(rows, "load")
+        rows = _checked_rows(_without_pending(rows), "load")
         columns, tuples = model_table.columns_and_tuples(rows)
-        engine, table = _engine_and_table(bind, model_table)
-        load_options: dict[str, Any] = {"to": engine, **options}
+        target, table = _target_and_table(bind, model_table)
+        load_options: dict[str, Any] = {"to": target, **options}
         return _calls.load(tuples, table, columns=columns or None, **load_options)
     if options:
         message = f"{next(iter(options))} has no effect within a transaction"
         raise UsageError(message, hint=_OPTION_HINT)
-    _refuse_pending(within, rows)
+    # This is before the flush, which would save these objects.
+    rows = _without_pending(rows)
     with _without_warnings_of(rows):
         connection, table = _connection_and_table(within, model_table)
     related: list[dict[str, Any]] = []
@@ -202,9 +206,11 @@ def sync(
             if name in options:
                 raise UsageError(f"{name} has no effect within a transaction", hint=_OPTION_HINT)
     model_table = _ModelTable(model)
+    if within is None:
+        rows = _without_pending(rows)
     columns, tuples = model_table.columns_and_tuples(_checked_rows(rows, "sync"))
-    engine, table = _engine_and_table(bind, model_table)
-    sync_options: dict[str, Any] = {"to": engine, **options}
+    target, table = _target_and_table(bind, model_table)
+    sync_options: dict[str, Any] = {"to": target, **options}
     if scope is not None:
         sync_options["scope"] = scope if isinstance(scope, str) else model_table.predicate(scope)
     primary_key = [column.name for column in model_table.table.primary_key]
@@ -236,16 +242,23 @@ def _checked_rows(rows: Iterable[Any], call: str) -> Iterable[Any]:
     return list(checked) if classes_have_relationships(rows) else rows
 
 
-def _refuse_pending(within: Any, rows: Iterable[Any]) -> None:
-    """Refuses objects that the session saves itself, so that none is stored twice."""
-    pending = getattr(within, "new", None)
-    if not pending or not isinstance(rows, (list, tuple)):
-        return
-    for row in rows:
-        if not isinstance(row, dict) and row in pending:
-            message = f"{type(row).__name__} is in the session already, which saves it itself"
-            hint = "Leave it out, or take it out of the session with `session.expunge(...)`."
-            raise UsageError(message, hint=hint)
+def _without_pending(rows: Iterable[Any]) -> Iterable[Any]:
+    """Returns the rows. Refuses objects that a session saves itself, which are stored twice."""
+    if isinstance(rows, (list, tuple)):
+        for row in rows:
+            _refuse_pending(row)
+        return rows
+    return map(_refuse_pending, rows)
+
+
+def _refuse_pending(row: Any) -> Any:
+    """Returns a row. Refuses an object that a session saves when it is flushed."""
+    state = getattr(row, "_sa_instance_state", None)
+    if state is not None and state.pending:
+        message = f"{type(row).__name__} is in the session already, which saves it itself"
+        hint = "Leave it out, or take it out of the session with `session.expunge(...)`."
+        raise UsageError(message, hint=hint)
+    return row
 
 
 @contextmanager
@@ -288,14 +301,25 @@ def _connection_and_table(within: Any, model_table: _ModelTable) -> tuple[Any, s
     return connection, model_table.sql_name(connection, within)
 
 
-def _engine_and_table(bind: Any, model_table: _ModelTable) -> tuple[Any, str]:
-    """Returns the engine of a session, connection or engine, and the table's name in SQL."""
+def _target_and_table(bind: Any, model_table: _ModelTable) -> tuple[Any, str]:
+    """Returns the target of a session, connection or engine, and the table's name in SQL.
+
+    The target has the role and the search path of a connection that is open.
+    """
     session = getattr(bind, "sync_session", bind)
     bind = session
     if hasattr(session, "get_bind"):
         bind = session.get_bind(**model_table.bind_arguments)
     bind = getattr(bind, "sync_connection", None) or getattr(bind, "sync_engine", bind)
-    return getattr(bind, "engine", bind), model_table.sql_name(bind, session)
+    name = model_table.sql_name(bind, session)
+    engine = getattr(bind, "engine", bind)
+    is_open = bind is not engine
+    if hasattr(session, "get_bind") and session.in_transaction():
+        # Only psycopg shows the settings of a connection of asyncio.
+        is_open = engine.dialect.driver.startswith("psycopg")
+        if is_open:
+            bind = session.connection(bind_arguments=model_table.bind_arguments)
+    return (conninfo_of_connection(bind) if is_open else engine), name
 
 
 class _ModelTable:

@@ -8,13 +8,13 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use pgspate::target::PgType;
+use pgspate::format::memory::BatchTarget;
 use pgspate::{Error, ErrorKind, Result};
 
 /// The next task of the calling thread.
 pub(crate) enum CallerTask {
-    /// Start at the first row, for columns of these types.
-    Begin(Vec<Option<PgType>>),
+    /// Start at the first row, for these columns.
+    Begin(Vec<Option<BatchTarget>>),
     /// Make the next batch.
     Make,
     /// Wait: the queue is full, or the engine has not requested rows.
@@ -29,7 +29,7 @@ impl<T> BatchQueue<T> {
     /// Returns a queue of at most `batches_max` batches.
     pub(crate) fn with_capacity(batches_max: usize) -> BatchQueue<T> {
         let state = BatchQueueState {
-            requested_types: None,
+            requested_targets: None,
             request_count: 0,
             batches: VecDeque::new(),
             is_open: false,
@@ -58,8 +58,8 @@ struct BatchQueueShared<T> {
 
 #[derive(Debug)]
 struct BatchQueueState<T> {
-    /// The column types of a request that the calling thread has not begun yet.
-    requested_types: Option<Vec<Option<PgType>>>,
+    /// The columns of a request that the calling thread has not begun yet.
+    requested_targets: Option<Vec<Option<BatchTarget>>>,
     /// Number of requests so far. A new request ends the iterators of earlier requests with an
     /// error.
     request_count: u64,
@@ -74,10 +74,10 @@ impl<T: Send + 'static> BatchQueue<T> {
     /// Requests all rows, from the first one, and returns an iterator over their batches.
     pub(crate) fn request(
         &self,
-        types: &[Option<PgType>],
+        targets: &[Option<BatchTarget>],
     ) -> Box<dyn Iterator<Item = Result<T>> + Send> {
         let mut state = self.lock();
-        state.requested_types = Some(types.to_vec());
+        state.requested_targets = Some(targets.to_vec());
         state.request_count += 1;
         state.batches.clear();
         state.is_open = false;
@@ -103,7 +103,7 @@ impl<T: Send + 'static> BatchQueue<T> {
                 self.0.changed.notify_all();
                 return Some(batch);
             }
-            if !state.is_open && state.requested_types.is_none() {
+            if !state.is_open && state.requested_targets.is_none() {
                 return None;
             }
             state = self.0.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -113,9 +113,9 @@ impl<T: Send + 'static> BatchQueue<T> {
     /// Returns the next task of the calling thread.
     pub(crate) fn next_task(&self) -> CallerTask {
         let mut state = self.lock();
-        if let Some(types) = state.requested_types.take() {
+        if let Some(targets) = state.requested_targets.take() {
             state.is_open = true;
-            return CallerTask::Begin(types);
+            return CallerTask::Begin(targets);
         }
         match state.is_open && state.batches.len() < self.0.batches_max {
             true => CallerTask::Make,

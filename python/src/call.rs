@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use pgspate::copy::Waiting;
+use pgspate::format::memory::BatchTarget;
 use pgspate::session::stopped_error;
-use pgspate::target::PgType;
 use pgspate::{Error, ErrorKind, Result, apply, load};
 use pyo3::prelude::*;
 
@@ -47,8 +47,8 @@ pub(crate) trait MakeBatches {
     /// A batch of rows or events.
     type Batch: Send + 'static;
 
-    /// Starts at the first row. `types` are the types of the table's columns.
-    fn begin(&mut self, py: Python<'_>, types: &[Option<PgType>]) -> PyResult<()>;
+    /// Starts at the first row. `targets` are the table's columns.
+    fn begin(&mut self, py: Python<'_>, targets: &[Option<BatchTarget>]) -> PyResult<()>;
 
     /// Returns the next batch, or `None` after the last one.
     fn next(&mut self, py: Python<'_>) -> Result<Option<Self::Batch>, RowFault>;
@@ -187,7 +187,7 @@ impl<'py, M: MakeBatches> Caller<'py, M> {
         py.check_signals()?;
         let task = if is_failed { CallerTask::Wait } else { self.queue.next_task() };
         match (&mut self.maker, task) {
-            (Some(maker), CallerTask::Begin(types)) => maker.begin(py, &types)?,
+            (Some(maker), CallerTask::Begin(targets)) => maker.begin(py, &targets)?,
             (Some(maker), CallerTask::Make) => match maker.next(py) {
                 Ok(batch) => self.queue.put(batch.map(Ok)),
                 Err(RowFault::Value(error)) => self.queue.put(Some(Err(error))),
@@ -264,7 +264,7 @@ pub(crate) enum NoBatches {}
 impl MakeBatches for NoBatches {
     type Batch = ();
 
-    fn begin(&mut self, _: Python<'_>, _: &[Option<PgType>]) -> PyResult<()> {
+    fn begin(&mut self, _: Python<'_>, _: &[Option<BatchTarget>]) -> PyResult<()> {
         match *self {}
     }
 

@@ -5,8 +5,11 @@
 //! the class of the previous value, so the column remembers the kind of the last class.
 
 use arrow_array::ArrayRef;
-use pgspate::encode::arrow::TaggedBuilder;
-use pgspate::target::PgType;
+use pgspate::encode::arrow::{TaggedBuilder, write_float8};
+use pgspate::format::guessed_type::GuessedType;
+use pgspate::format::infer::ColumnType;
+use pgspate::format::memory::BatchTarget;
+use pgspate::{Error, ErrorKind};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
@@ -23,15 +26,21 @@ const DAY_MICROS: i64 = 86_400_000_000;
 pub(crate) struct ColumnWriter {
     values: TaggedBuilder,
     target: TextTarget,
+    /// The column's type, if it was guessed from the first rows.
+    guessed_type: Option<GuessedType>,
     /// The address of the last value's class, and the kind of its values.
     last_class: (usize, ValueClass),
 }
 
 impl ColumnWriter {
-    /// Returns the writer for a column of this type, or for a column that is not loaded (`None`).
-    pub(crate) fn for_type(ty: Option<&PgType>) -> ColumnWriter {
-        let target = ty.map_or(TextTarget::NoColumn, TextTarget::of);
-        ColumnWriter { values: TaggedBuilder::default(), target, last_class: (0, ValueClass::Null) }
+    /// Returns the writer for this column, or for a column that is not loaded (`None`).
+    pub(crate) fn for_column(column: Option<&BatchTarget>) -> ColumnWriter {
+        ColumnWriter {
+            values: TaggedBuilder::default(),
+            target: column.map_or(TextTarget::NoColumn, |column| TextTarget::of(&column.ty)),
+            guessed_type: column.and_then(|column| column.guessed_type),
+            last_class: (0, ValueClass::Null),
+        }
     }
 
     /// Appends a value whose class is at the address `class`, and returns its size in bytes. `text`
@@ -53,6 +62,9 @@ impl ColumnWriter {
             self.last_class = (class, text_writer.classes.class_of(value)?);
         }
         let class = self.last_class.1;
+        if let Some(guessed) = self.guessed_type {
+            check_is_kept(guessed, value, class)?;
+        }
         match class {
             ValueClass::Str => {
                 self.values.text(value.cast::<PyString>().map_err(PyErr::from)?.to_str()?);
@@ -62,7 +74,13 @@ impl ColumnWriter {
                 // An int outside the range of i64 is written as text, with all digits.
                 Err(_) => self.values.text(value.str()?.to_str()?),
             },
-            ValueClass::Float => self.values.float(value.extract()?),
+            ValueClass::Float => {
+                let float: f64 = value.extract()?;
+                if float.is_nan() && self.target == TextTarget::Integer {
+                    return Err(RowFault::Value(nan_error()));
+                }
+                self.values.float(float);
+            }
             ValueClass::Date => {
                 let ordinal = value.call_method0(intern!(value.py(), "toordinal"))?;
                 self.values.date(ordinal.extract::<i64>()? - EPOCH_ORDINAL);
@@ -109,6 +127,50 @@ impl ColumnWriter {
             _ => return Ok(false),
         }
         Ok(true)
+    }
+}
+
+/// Returns the error for NaN in a column of integers, where programs mean a missing value.
+fn nan_error() -> Error {
+    let message = "the float NaN is not an integer";
+    Error::new(ErrorKind::Type, message)
+        .hint("Pass None for a missing value. A data frame of pandas can be passed as it is.")
+}
+
+/// Checks that a guessed type keeps a value. Classes of other values are left to the server.
+///
+/// # Errors
+/// An error with the value, for which the engine makes the column wider.
+fn check_is_kept(
+    guessed: GuessedType,
+    value: &Bound<'_, PyAny>,
+    class: ValueClass,
+) -> Result<(), RowFault> {
+    use ColumnType::{Bigint, Date, Double, Jsonb};
+    let py = value.py();
+    let text = match (class, guessed.column_type()) {
+        (_, Jsonb) | (ValueClass::Float, Double) | (ValueClass::Date, Date) => return Ok(()),
+        (ValueClass::Int, Bigint) if value.extract::<i64>().is_ok() => return Ok(()),
+        (ValueClass::Float, _) => {
+            let mut text = Vec::new();
+            write_float8(value.extract()?, &mut text);
+            String::from_utf8_lossy(&text).into_owned()
+        }
+        (ValueClass::Str | ValueClass::Int | ValueClass::Decimal, _) => {
+            value.str()?.to_str()?.to_owned()
+        }
+        (ValueClass::Bool, _) => if value.is_truthy()? { "true" } else { "false" }.to_owned(),
+        (ValueClass::Datetime | ValueClass::DatetimeSubclass, _) => {
+            value.call_method1(intern!(py, "isoformat"), (" ",))?.extract()?
+        }
+        (ValueClass::Date | ValueClass::Time, _) => {
+            value.call_method0(intern!(py, "isoformat"))?.extract()?
+        }
+        _ => return Ok(()),
+    };
+    match guessed.keeps(text.as_bytes()) {
+        true => Ok(()),
+        false => Err(RowFault::Value(guessed.error(text.as_bytes()))),
     }
 }
 

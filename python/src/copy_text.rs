@@ -6,6 +6,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::{Array, RecordBatch};
 use pgspate::encode::arrow::write_tagged;
 use pgspate::encode::text;
+use pgspate::format::memory::BatchTarget;
 use pgspate::target::{PgType, TypeKind};
 use pgspate::{Error, ErrorKind};
 use pyo3::prelude::*;
@@ -41,8 +42,9 @@ impl CopyText {
         let queue = BatchQueue::with_capacity(1);
         let (mut rows, _) =
             PythonRows::read_ahead(data, "rows", true, Some(columns), false, &queue)?;
-        let types: Vec<_> = types.into_iter().map(|ty| Some(pg_type(ty))).collect();
-        rows.begin(py, &types)?;
+        let target = |ty| Some(BatchTarget { ty: pg_type(ty), guessed_type: None });
+        let targets: Vec<_> = types.into_iter().map(target).collect();
+        rows.begin(py, &targets)?;
         Ok(CopyText { rows, count: 0 })
     }
 

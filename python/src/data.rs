@@ -8,8 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use arrow_array::ffi_stream::RecordBatchStreamReader;
 use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_schema::{ArrowError, SchemaRef};
-use pgspate::format::memory::{BatchIter, ProgramBatches};
-use pgspate::target::PgType;
+use pgspate::format::memory::{BatchIter, BatchTarget, ProgramBatches};
 use pgspate::{Error, ErrorKind, Result};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
@@ -42,7 +41,7 @@ impl ProgramBatches for MemoryBatches {
         false
     }
 
-    fn open(&self, _: &[Option<PgType>]) -> Result<BatchIter> {
+    fn open(&self, _: &[Option<BatchTarget>]) -> Result<BatchIter> {
         Ok(Box::new(self.batches.clone().into_iter().map(Ok)))
     }
 }
@@ -98,7 +97,7 @@ impl ProgramBatches for ArrowStreamBatches {
         Ok(())
     }
 
-    fn open(&self, _: &[Option<PgType>]) -> Result<BatchIter> {
+    fn open(&self, _: &[Option<BatchTarget>]) -> Result<BatchIter> {
         let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
         let opened_twice = || Error::new(ErrorKind::Bug, "an Arrow stream was opened twice");
         let later = rows.reader.take().ok_or_else(opened_twice)?;

@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 use std::io::{self, Cursor, Read};
 
-use pgspate::target::PgType;
+use pgspate::format::memory::BatchTarget;
 use pgspate::{Error, ErrorKind, InputPlace, Result};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyIterator, PyString};
@@ -172,7 +172,7 @@ impl PythonEvents {
 impl MakeBatches for PythonEvents {
     type Batch = Vec<u8>;
 
-    fn begin(&mut self, _: Python<'_>, _: &[Option<PgType>]) -> PyResult<()> {
+    fn begin(&mut self, _: Python<'_>, _: &[Option<BatchTarget>]) -> PyResult<()> {
         Ok(())
     }
 

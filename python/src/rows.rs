@@ -9,8 +9,7 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::{Schema, SchemaRef};
 use pgspate::encode::arrow::tagged_field;
-use pgspate::format::memory::{BatchIter, ProgramBatches};
-use pgspate::target::PgType;
+use pgspate::format::memory::{BatchIter, BatchTarget, ProgramBatches};
 use pgspate::{Error, ErrorKind, InputPlace, Result};
 use pyo3::prelude::*;
 use pyo3::types::{PyIterator, PyTuple};
@@ -102,8 +101,8 @@ impl ProgramBatches for RowBatches {
         self.is_stream
     }
 
-    fn open(&self, types: &[Option<PgType>]) -> Result<BatchIter> {
-        Ok(self.queue.request(types))
+    fn open(&self, targets: &[Option<BatchTarget>]) -> Result<BatchIter> {
+        Ok(self.queue.request(targets))
     }
 }
 
@@ -239,14 +238,14 @@ impl RowFault {
 impl MakeBatches for PythonRows {
     type Batch = RecordBatch;
 
-    fn begin(&mut self, py: Python<'_>, types: &[Option<PgType>]) -> PyResult<()> {
+    fn begin(&mut self, py: Python<'_>, targets: &[Option<BatchTarget>]) -> PyResult<()> {
         if self.rows_read > 0 {
             self.rows = self.data.bind(py).try_iter()?.unbind();
             self.ahead.clear();
             self.rows_read = 0;
         }
         self.text_writer = ValueTextWriter::new(py)?;
-        self.columns = types.iter().map(|ty| ColumnWriter::for_type(ty.as_ref())).collect();
+        self.columns = targets.iter().map(|it| ColumnWriter::for_column(it.as_ref())).collect();
         Ok(())
     }
 

@@ -198,3 +198,12 @@ def test_children_of_a_stored_object_are_saved_once_and_without_a_warning(sessio
         pgspate.sqlalchemy.load(session, Book, author.books, within=session)
     session.commit()
     assert session.scalar(sa.select(sa.func.count()).select_from(Book)) == 2
+
+
+def test_children_are_saved_in_the_order_of_their_parents(session):
+    authors = [
+        Author(id=nth, books=[Book(title=f"{nth}.{book}") for book in range(5)]) for nth in (1, 2)
+    ]
+    pgspate.sqlalchemy.load(session, Author, authors, within=session)
+    titles = list(session.scalars(sa.text("select title from books order by ctid")))
+    assert titles == [f"{nth}.{book}" for nth in (1, 2) for book in range(5)]

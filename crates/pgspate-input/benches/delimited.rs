@@ -120,6 +120,7 @@ fn column(oid: u32) -> DelimitedColumn {
         name: "c".into(),
         encoder,
         date_format: None,
+        guessed_type: None,
         force_null: false,
         force_not_null: false,
     }

@@ -240,6 +240,7 @@ fn rows_are_binary_if_all_columns_have_encoders() {
         name: name.into(),
         field: Some(FieldEncoder::new(&base(oid, ty), &session).unwrap()),
         date_format: None,
+        guessed_type: None,
         ty: base(oid, ty),
     };
     let mut encoder = JsonEncoder::new(KeyedOptions::new(vec![

@@ -84,8 +84,13 @@ fn assert_field_same_after_json(field: Field, array: &ArrayRef, ty: &str) {
     let places: Vec<_> = records.iter().map(|record| record.place.row).collect();
     assert_eq!(places, wanted.iter().map(|row| Some(row + 11)).collect::<Vec<_>>());
     let json: Vec<u8> = records.into_iter().flat_map(|record| record.bytes).collect();
-    let column =
-        KeyedColumn { name: "c0".to_owned(), ty: pg_type(ty), field: None, date_format: None };
+    let column = KeyedColumn {
+        name: "c0".to_owned(),
+        ty: pg_type(ty),
+        field: None,
+        date_format: None,
+        guessed_type: None,
+    };
     let mut again = JsonEncoder::new(KeyedOptions::new(vec![column]));
     let found = encode_as_text(&mut again, &chunk(ChunkData::Bytes(json.clone())));
     assert_eq!(found, expected, "{ty} from {}", String::from_utf8_lossy(&json));
@@ -178,8 +183,13 @@ fn values_that_json_cannot_represent_are_refused_again() {
         let batches = encoder(&batch, &[ty]);
         let rows = chunk(ChunkData::Rows(Arc::new(BatchesInMemory(vec![batch], false))));
         let record = batches.records(&rows, &[0]).unwrap().remove(0).bytes;
-        let column =
-            KeyedColumn { name: "c0".to_owned(), ty: pg_type(ty), field: None, date_format: None };
+        let column = KeyedColumn {
+            name: "c0".to_owned(),
+            ty: pg_type(ty),
+            field: None,
+            date_format: None,
+            guessed_type: None,
+        };
         let mut again = JsonEncoder::new(KeyedOptions::new(vec![column]));
         let twice = record.repeat(2);
         again.begin(chunk(ChunkData::Bytes(twice)), EncodeMode::Text).unwrap();

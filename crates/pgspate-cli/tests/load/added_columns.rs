@@ -103,7 +103,7 @@ fn a_value_that_does_not_fit_an_added_column_is_refused_with_a_hint() {
     let run = case.load("t.csv --table t --quiet --add-columns");
     assert_snapshot!(run.refusal(), @r#"
     error: could not load "t.csv" into public.t
-      caused by: invalid input syntax for type bigint: "A1" (SQLSTATE 22P02)
+      caused by: value "A1" does not fit type bigint, which was guessed from the first rows
       at: t.csv, line 20002, byte 217788, column "code"
 
     hint: Column "code" was added as bigint, because of the first rows. If this value is
@@ -259,7 +259,7 @@ fn a_key_that_the_sample_lacks_is_added_by_its_type() {
         if is_new {
             assert_snapshot!(said, @r#"
             error: could not load "t.json" into public.t
-              caused by: key "late" names no column, because no record in the first MiB has this key
+              caused by: key "late" names no column, because none of the first records has this key
               at: t.json, line 40001, byte 1548902
 
             hint: Name the column and its type, for example with `--type 'late=text'`. To ignore

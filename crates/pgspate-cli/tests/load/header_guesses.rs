@@ -74,3 +74,58 @@ fn a_header_that_may_be_a_row_of_a_new_table_is_said() {
     case.put("x.csv", "name,weight\napple,3\n");
     assert_eq!(case.load("x.csv --create --quiet").success(), "");
 }
+
+/// A header of a later file is not a row, and a row is not a header.
+#[test]
+fn files_that_disagree_on_the_header_are_refused() {
+    let case = LoadCase::new("create table t (id text, note text)");
+    case.put("a.csv", "1,x\n2,y\n");
+    case.put("b.csv", "id,note\n3,z\n4,z\n");
+    for args in ["--table t", "--table t --columns id,note", "--table new --create"] {
+        for files in ["a.csv b.csv", "b.csv a.csv"] {
+            let said = case.refusal(&format!("{files} {args}"));
+            let [first, later] = [0, 1].map(|nth| files.split(' ').nth(nth).unwrap());
+            assert!(said.contains(&format!("\"{first}\"")), "{said}");
+            assert!(said.contains(&format!("at: {later}")), "{said}");
+            assert!(said.contains("`--header yes`, or `--header no`"), "{said}");
+        }
+    }
+    assert_snapshot!(case.refusal("a.csv b.csv --table t"), @r#"
+    error: could not load "a.csv" and 1 more into public.t
+      caused by: the first line seems to name the columns, but the first line of "a.csv" is
+          … a row
+      at: b.csv
+
+    hint: Say what holds for all files: `--header yes`, or `--header no` if the first line
+          … is a row. Or load such files apart from the others.
+    "#);
+    // One name alone, and a header without rows.
+    case.put("c.csv", "id,note\n");
+    let said = case.refusal("a.csv c.csv --table t");
+    assert!(said.contains("at: c.csv"), "{said}");
+    case.load("a.csv b.csv --table t --header no --quiet").success();
+    assert_eq!(case.value("select count(*) from t"), "5");
+    // Files that agree are loaded, empty files among them.
+    case.db.run("truncate t");
+    case.put("d.csv", "");
+    case.put("e.csv", "note,id\nu,5\n");
+    case.load("b.csv c.csv d.csv e.csv --table t --quiet").success();
+    assert_eq!(case.rows("t"), ["(3,z)", "(4,z)", "(5,u)"]);
+    case.put("f.csv", "6,v\n");
+    case.load("a.csv d.csv f.csv --table t --quiet --restart").success();
+    assert_eq!(case.value("select count(*) from t"), "6");
+}
+
+#[test]
+fn files_that_disagree_on_null_or_escape_are_refused() {
+    let case = LoadCase::new("create table t (id int, note text)");
+    case.put("a.csv", "id,note\n1,x\n2,\"y\"\n");
+    case.put("b.csv", "id,note\n3,\\N\n");
+    case.put("c.csv", "id,note\n4,\"a \\\"b\\\" c\"\n");
+    let said = case.refusal("a.csv b.csv --table t");
+    assert!(said.contains("some fields are \\N") && said.contains("--null '\\N'"), "{said}");
+    let said = case.refusal("a.csv c.csv --table t");
+    assert!(said.contains("at: c.csv") && said.contains("`--escape '\\'`"), "{said}");
+    case.load("a.csv b.csv --table t --null \\N --quiet").success();
+    assert_eq!(case.value("select count(*) from t where note is null"), "1");
+}

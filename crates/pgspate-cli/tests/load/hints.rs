@@ -95,3 +95,71 @@ fn json_without_objects_is_no_rows_or_a_refused_record() {
     let said = case.refusal("t.json --table t");
     assert!(said.contains("`--rejects FILE` sets such records aside"), "{said}");
 }
+
+#[test]
+fn bytes_of_windows_name_its_encoding() {
+    let case = LoadCase::new("create table t (id int, note text)");
+    case.put("t.csv", b"id,note\n1,\x93quoted\x94\n");
+    assert!(case.refusal("t.csv").contains("WIN1252"));
+    case.put("t.csv", b"id,note\n1,caf\xe9\n");
+    assert!(case.refusal("t.csv").contains("LATIN1"));
+}
+
+#[test]
+fn a_row_that_was_taken_for_a_header_has_a_hint() {
+    let case = LoadCase::new("create table t (a text, b text)");
+    case.put("t.csv", "apple,red\nbanana,yellow\n");
+    let said = case.refusal("t.csv");
+    assert!(said.contains("`--header no`"), "{said}");
+}
+
+#[test]
+fn a_header_of_years_is_not_a_row() {
+    let case = LoadCase::new("");
+    case.put("t.csv", "country,2019,2020,2021\nfr,1,2,3\nde,4,5,6\n");
+    let said = case.refusal("t.csv --create");
+    assert!(said.contains("successive years") && said.contains("`--header yes`"), "{said}");
+    case.load("t.csv --create --header yes --quiet").success();
+    assert_eq!(case.columns(), "country text, 2019 bigint, 2020 bigint, 2021 bigint");
+    // Rows of years are rows.
+    case.put("u.csv", "2019,2020\n2020,2021\n2021,2022\n");
+    case.load("u.csv --create --quiet").success();
+    assert_eq!(case.value("select count(*) from u"), "3");
+}
+
+#[test]
+fn lines_above_the_header_have_a_hint() {
+    let case = LoadCase::new("create table t (id int, note text)");
+    case.put("t.csv", "sep=;\r\nid;note\r\n1;x\r\n");
+    let said = case.refusal("t.csv");
+    assert!(said.contains("`sep=;`") && said.contains("--delimiter ';'"), "{said}");
+    for (title, hint) in [("Report of May", "tail -n +2"), ("# report", "`--comment '#'`")] {
+        case.put("t.csv", format!("{title}\nid,note\n1,x\n2,y\n"));
+        for args in ["t.csv", "t.csv --table new --create"] {
+            let said = case.refusal(args);
+            assert!(said.contains(hint), "{args}: {said}");
+        }
+    }
+    case.load("t.csv --comment # --quiet").success();
+    assert_eq!(case.rows("t"), ["(1,x)", "(2,y)"]);
+}
+
+#[test]
+fn a_json_file_beside_csv_files_is_named() {
+    let case = LoadCase::new("create table t (id int, note text)");
+    case.put("land/a.csv", "id,note\n1,x\n");
+    case.put("land/b.json", "{\"id\":2,\"note\":\"y\"}\n");
+    let said = case.refusal("land --table t");
+    assert!(said.contains("the format is json") && said.contains("b.json"), "{said}");
+}
+
+#[test]
+fn backups_beside_data_are_skipped_and_named() {
+    let case = LoadCase::new("create table t (id int, note text)");
+    case.put("land/a.csv", "id,note\n1,x\n");
+    case.put("land/a.csv.bak", "id,note\n1,x\n");
+    let run = case.load("land --table t --quiet --json");
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    assert!(run.stdout.contains("skipped \\\"land/a.csv.bak\\\""), "{}", run.stdout);
+    assert_eq!(case.rows("t"), ["(1,x)"]);
+}

@@ -14,6 +14,7 @@ mod dropped_keys;
 mod embedded;
 mod formats;
 mod growing_folders;
+mod guessed_types;
 mod header_guesses;
 mod help;
 mod hints;

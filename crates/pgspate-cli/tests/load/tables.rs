@@ -367,12 +367,12 @@ fn create_from_stdin_cannot_widen() {
     let run = case.load_from(csv_with_late_value("A1"), "- --create --table late --quiet");
     assert_snapshot!(run.refusal(), @r#"
     error: could not load "-" into public.late
-      caused by: invalid input syntax for type bigint: "A1" (SQLSTATE 22P02)
+      caused by: value "A1" does not fit type bigint, which was guessed from the first rows
       at: -, line 50002, byte 5433903, column "code"
 
     hint: Column "code" was created as bigint, because of the first rows, but this value
-          … needs text. Create the table yourself with `code text`. Or load from a file:
-          … pgspate can read a file again and widen the column.
+          … needs text. Name the type: `--type 'code=text'`. Or load from a file: pgspate
+          … can read a file again and widen the column.
     "#);
     assert_eq!(case.contents(), []);
 }
@@ -464,13 +464,13 @@ fn a_failed_load_keeps_its_created_table_if_another_session_inserted_rows() {
     drop(pipe);
     assert_snapshot!(crate::support::finish(child).refusal(), @r#"
     error: could not load "-" into public.t
-      caused by: invalid input syntax for type bigint: "x" (SQLSTATE 22P02)
+      caused by: value "x" does not fit type bigint, which was guessed from the first rows
       at: -, line 200002, byte 2577788, column "code"
 
     hint: Column "code" was created as bigint, because of the first rows, but this value
-          … needs text. Create the table yourself with `code text`. Or load from a file:
-          … pgspate can read a file again and widen the column. Table public.t was created
-          … for this load and still exists: another session has inserted rows into it.
+          … needs text. Name the type: `--type 'code=text'`. Or load from a file: pgspate
+          … can read a file again and widen the column. Table public.t was created for this
+          … load and still exists: another session has inserted rows into it.
     "#);
     assert_eq!(case.rows("t"), ["(-1,-1)"]);
 }

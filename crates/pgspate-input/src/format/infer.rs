@@ -7,13 +7,21 @@
 //! - Integers are `bigint`, or `numeric` if they have more digits. A leading zero or plus sign
 //!   makes the column `text`.
 //! - Decimals are `numeric`, which is exact. In exponent notation, or with the 16 or 17 significant
-//!   digits of a printed double, they are `double precision`. With more digits they are `numeric`.
+//!   digits of a printed double, they are `double precision`. With other digits they are `numeric`.
 //! - `true`, `false`, `t` and `f` are `boolean`; 0 and 1 are not.
-//! - ISO dates and times are `date`, `time`, `timestamp`, and with an offset `timestamptz`.
+//! - ISO dates and times are `date`, `time`, `timestamp`, and with an offset `timestamptz`. Digits
+//!   below a microsecond make the column `text`.
 //! - UUIDs are `uuid`; JSON objects and arrays are `jsonb`. All other columns, and columns without
 //!   values, are `text`. No column is `varchar`.
 
+mod date_class;
+mod number_class;
+
 use std::collections::{HashMap, HashSet};
+
+use date_class::date_or_time;
+pub(super) use date_class::has_time_zone;
+use number_class::number_class;
 
 use super::json::RecordWalk;
 use crate::encode::date_format::{DateFormat, DateFormats};
@@ -38,6 +46,32 @@ pub enum ColumnType {
 }
 
 impl ColumnType {
+    /// All types.
+    pub const ALL: [ColumnType; 11] = [
+        ColumnType::Boolean,
+        ColumnType::Bigint,
+        ColumnType::Numeric,
+        ColumnType::Double,
+        ColumnType::Date,
+        ColumnType::Time,
+        ColumnType::Timestamp,
+        ColumnType::Timestamptz,
+        ColumnType::Uuid,
+        ColumnType::Jsonb,
+        ColumnType::Text,
+    ];
+
+    /// Returns the type with this name, as SQL or the server writes it.
+    pub fn of_name(name: &str) -> Option<ColumnType> {
+        let alias = match name {
+            "time without time zone" => "time",
+            "timestamp without time zone" => "timestamp",
+            "timestamp with time zone" => "timestamptz",
+            other => other,
+        };
+        ColumnType::ALL.into_iter().find(|ty| ty.sql() == alias)
+    }
+
     /// Returns the type's name in SQL.
     pub fn sql(self) -> &'static str {
         match self {
@@ -437,147 +471,6 @@ fn is_jsonb(text: &[u8]) -> bool {
     memchr::memmem::find(text, b"\\u").is_none()
         || memchr::memmem::find(text, b"\\u0000").is_none()
             && serde_json::from_slice::<serde_json::Value>(text).is_ok()
-}
-
-/// The most digits before the decimal point of `numeric`.
-const NUMERIC_DIGITS_MAX: usize = 131_072;
-
-fn number_class(text: &[u8]) -> Option<InferredClass> {
-    if matches!(text, b"NaN" | b"Infinity" | b"-Infinity") {
-        return Some(InferredClass::Double);
-    }
-    let digits = text.strip_prefix(b"-").unwrap_or(text);
-    let at = digits.iter().position(|b| matches!(b, b'e' | b'E'));
-    let (mantissa, exponent) = match at {
-        Some(at) => (&digits[..at], Some(&digits[at + 1..])),
-        None => (digits, None),
-    };
-    let at = mantissa.iter().position(|b| *b == b'.');
-    let (whole, fraction) = match at {
-        Some(at) => (&mantissa[..at], Some(&mantissa[at + 1..])),
-        None => (mantissa, None),
-    };
-    let all_digits = |part: &[u8]| part.iter().all(u8::is_ascii_digit);
-    let digit_count = whole.len() + fraction.map_or(0, <[u8]>::len);
-    if digit_count == 0 || !all_digits(whole) || !all_digits(fraction.unwrap_or(b"")) {
-        return None;
-    }
-    if whole.len() > 1 && whole[0] == b'0' || whole.len() > NUMERIC_DIGITS_MAX {
-        return None;
-    }
-    let zeros = whole.iter().chain(fraction.unwrap_or(b"")).take_while(|b| **b == b'0').count();
-    let significant = digit_count - zeros;
-    if let Some(exponent) = exponent {
-        return exponent_number_class(text, exponent, significant);
-    }
-    Some(match (fraction, significant) {
-        (None, 0..=15) => InferredClass::Integer,
-        (None, _) if is_bigint(text) => InferredClass::LongInteger,
-        (None, _) => InferredClass::Exact,
-        (Some(_), 0..=15) => InferredClass::Decimal,
-        (Some(_), 16 | 17) => InferredClass::Double,
-        (Some(_), _) => InferredClass::Exact,
-    })
-}
-
-fn is_bigint(text: &[u8]) -> bool {
-    std::str::from_utf8(text).is_ok_and(|text| text.parse::<i64>().is_ok())
-}
-
-fn exponent_number_class(
-    text: &[u8],
-    exponent: &[u8],
-    significant: usize,
-) -> Option<InferredClass> {
-    let digits = exponent.strip_prefix(b"-").or(exponent.strip_prefix(b"+")).unwrap_or(exponent);
-    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
-        return None;
-    }
-    let double: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
-    if significant <= 17 && double.is_finite() && (double.is_normal() || significant == 0) {
-        return Some(InferredClass::Double);
-    }
-    let exponent: i32 = std::str::from_utf8(exponent).ok()?.parse().ok()?;
-    // These limits are well within the digits that `numeric` can store on both sides of the point.
-    (exponent.abs() < 10_000 && significant < 1_000).then_some(InferredClass::Exact)
-}
-
-/// Returns the class of a date, a time, or both.
-fn date_or_time(text: &[u8]) -> Option<InferredClass> {
-    if let Some(rest) = date_end(text) {
-        return match rest {
-            [] => Some(InferredClass::Date),
-            [b' ' | b'T' | b't', rest @ ..] => match time_end(rest)? {
-                [] => Some(InferredClass::Timestamp),
-                zone if is_zone(zone) => Some(InferredClass::Timestamptz),
-                _ => None,
-            },
-            _ => None,
-        };
-    }
-    time_end(text)?.is_empty().then_some(InferredClass::Time)
-}
-
-/// Returns the text after a valid `YYYY-MM-DD`.
-fn date_end(text: &[u8]) -> Option<&[u8]> {
-    let (date, rest) = text.split_at_checked(10)?;
-    if date[4] != b'-' || date[7] != b'-' {
-        return None;
-    }
-    let number = |part: &[u8]| {
-        part.iter().try_fold(0u32, |n, b| b.is_ascii_digit().then(|| n * 10 + u32::from(b - b'0')))
-    };
-    let (year, month, day) = (number(&date[..4])?, number(&date[5..7])?, number(&date[8..])?);
-    let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-    let days = match month {
-        1 | 3 | 5 | 7 | 8 | 10 | 12 => 31,
-        4 | 6 | 9 | 11 => 30,
-        2 if leap => 29,
-        2 => 28,
-        _ => 0,
-    };
-    (year > 0 && (1..=days).contains(&day)).then_some(rest)
-}
-
-/// Returns the text after a valid `HH:MM`, `HH:MM:SS` or `HH:MM:SS.ffffff`.
-fn time_end(text: &[u8]) -> Option<&[u8]> {
-    let is_two_digits_below = |part: &[u8], below: u8| match part {
-        [a @ b'0'..=b'9', b @ b'0'..=b'9', ..] => (a - b'0') * 10 + (b - b'0') < below,
-        _ => false,
-    };
-    if !is_two_digits_below(text, 24)
-        || text.get(2) != Some(&b':')
-        || !is_two_digits_below(&text[3..], 60)
-    {
-        return None;
-    }
-    let rest = &text[5..];
-    let [b':', seconds @ ..] = rest else { return Some(rest) };
-    if !is_two_digits_below(seconds, 60) {
-        return None;
-    }
-    match &seconds[2..] {
-        [b'.', fraction @ ..] => {
-            let len = fraction.iter().take_while(|b| b.is_ascii_digit()).count();
-            (len > 0).then(|| &fraction[len..])
-        }
-        rest => Some(rest),
-    }
-}
-
-/// Returns whether the text is a time zone: `Z`, ` UTC`, `+02`, `+0200` or `+02:00`.
-fn is_zone(text: &[u8]) -> bool {
-    let text = text.strip_prefix(b" ").unwrap_or(text);
-    if matches!(text, b"Z" | b"z" | b"UTC" | b"GMT") {
-        return true;
-    }
-    let [b'+' | b'-', offset @ ..] = text else { return false };
-    let parts = match offset {
-        [a, b] => [*a, *b, b'0', b'0'],
-        [a, b, c, d] | [a, b, b':', c, d] => [*a, *b, *c, *d],
-        _ => return false,
-    };
-    parts.iter().all(u8::is_ascii_digit) && parts[..2] <= b"15"[..] && parts[2] < b'6'
 }
 
 #[cfg(test)]

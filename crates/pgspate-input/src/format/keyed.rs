@@ -8,6 +8,7 @@ use std::io::Read;
 use std::sync::Arc;
 
 use super::constants::ConstantColumns;
+use super::guessed_type::GuessedType;
 use super::{ChunkEncoder, Cutter, infer};
 use crate::encode::date_format::{DateFormat, DateFormats};
 use crate::encode::field::FieldEncoder;
@@ -35,6 +36,8 @@ pub struct KeyedColumn {
     pub field: Option<FieldEncoder>,
     /// The format of the column's dates, if it is not ISO. The encoder knows it, too.
     pub date_format: Option<Arc<DateFormat>>,
+    /// The column's type, if it was guessed from a sample.
+    pub guessed_type: Option<GuessedType>,
 }
 
 /// How the keys and values of a record become a row.

@@ -10,6 +10,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::{DataType, SchemaRef};
 
+use super::guessed_type::GuessedType;
 use super::{BatchSource, Chunk, Cutter};
 use crate::Result;
 use crate::encode::arrow::schema_types;
@@ -31,6 +32,15 @@ const PROGRAM_CHUNKS: BatchChunkLimits = BatchChunkLimits { rows: 32_768, bytes:
 
 /// An iterator over record batches, in their order.
 pub type BatchIter = Box<dyn Iterator<Item = Result<RecordBatch>> + Send>;
+
+/// The column of a table that gets the values of a column of batches.
+#[derive(Debug, Clone)]
+pub struct BatchTarget {
+    /// The column's type.
+    pub ty: PgType,
+    /// The column's type, if it was guessed from the first rows.
+    pub guessed_type: Option<GuessedType>,
+}
 
 /// Rows of a program that uses this library, as record batches.
 pub trait ProgramBatches: Send + Sync + fmt::Debug {
@@ -75,13 +85,13 @@ pub trait ProgramBatches: Send + Sync + fmt::Debug {
         Ok(())
     }
 
-    /// Returns the batches from the first one on. For each column, `types` has the type of its
-    /// table column, or `None` if the column is not loaded. May be called on any thread, and may
+    /// Returns the batches from the first one on. For each column, `targets` has its table column,
+    /// or `None` if the column is not loaded. May be called on any thread, and may
     /// block.
     ///
     /// # Errors
     /// An error if the rows cannot be read, or cannot be read again.
-    fn open(&self, types: &[Option<PgType>]) -> Result<BatchIter>;
+    fn open(&self, targets: &[Option<BatchTarget>]) -> Result<BatchIter>;
 }
 
 /// Cuts a sequence of batches into chunks.

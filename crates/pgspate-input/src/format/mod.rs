@@ -11,6 +11,7 @@ pub mod constants;
 mod contained_panic;
 pub mod delimited;
 mod digest;
+pub mod guessed_type;
 pub mod infer;
 pub mod json;
 pub mod keyed;

@@ -126,6 +126,9 @@ pub struct SniffedFormat {
     pub line_end: LineEnd,
     /// The length of the UTF-8 byte order mark at the start: 3 or 0.
     pub mark_bytes: usize,
+    /// If the first line has one field and most other lines have more: the first character of the
+    /// line, and the number of fields of the others. Such a line is a title or a comment.
+    pub title: Option<(char, usize)>,
     /// The number of columns, or 0 if the sample does not show it.
     pub columns: usize,
     /// The reason of each guess, in words for the user.
@@ -146,6 +149,7 @@ impl SniffedFormat {
             trailing_delimiter: false,
             line_end: LineEnd::Lf,
             mark_bytes: 0,
+            title: None,
             columns: 0,
             evidence: Vec::new(),
         }
@@ -222,6 +226,7 @@ pub fn sniff(
         }
         RowForm::Delimited => {
             let body = &sample[sniffed.mark_bytes..];
+            refuse_separator_line(name, body)?;
             // Text has no NUL bytes, so the input is an unknown binary file.
             if given.format.is_none() && body.contains(&0) {
                 if let Some((description, remedy)) = unsupported_file(sample) {
@@ -268,6 +273,22 @@ fn refuse_utf16(name: &str, sample: &[u8]) -> Result<()> {
     )
     .at(InputPlace { source: Some(name.to_string()), byte: Some(0), ..InputPlace::default() })
     .hint("Convert it first: `iconv -f UTF-16 -t UTF-8`."))
+}
+
+/// Refuses the line `sep=;` that only Excel reads. It would be a header or a row.
+fn refuse_separator_line(name: &str, body: &[u8]) -> Result<()> {
+    let end = body.iter().position(|byte| matches!(byte, b'\r' | b'\n')).unwrap_or(body.len());
+    let [b's' | b'S', b'e' | b'E', b'p' | b'P', b'=', delimiter] = body[..end] else {
+        return Ok(());
+    };
+    let delimiter = char::from(delimiter);
+    let message = format!("the first line is `sep={delimiter}`, which only Excel reads");
+    let shown = if delimiter == '\t' { "\\t".to_owned() } else { delimiter.to_string() };
+    Err(Error::new(ErrorKind::Format, message)
+        .at(InputPlace { source: Some(name.to_owned()), line: Some(1), ..InputPlace::default() })
+        .hint(format!(
+            "Leave the line out: `tail -n +2 FILE | pgspate load - --delimiter '{shown}'`."
+        )))
 }
 
 fn format_by_magic_bytes(sample: &[u8], evidence: &mut Vec<String>) -> Option<Format> {

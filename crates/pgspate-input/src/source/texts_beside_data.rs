@@ -1,4 +1,5 @@
-//! Recognises files that people put beside data: a README, a licence, a list of checksums.
+//! Recognises files that people and programs put beside data: a README, a licence, a list of
+//! checksums, a backup.
 //!
 //! Only names that are never those of data count. A file that the user names itself is always read.
 
@@ -20,9 +21,29 @@ const NAMES: [&str; 9] = [
 /// Extensions of files with such a name; the file may also have none.
 const EXTENSIONS_OF_NAMES: [&str; 4] = ["", "txt", "db", "ini"];
 
-/// Extensions of files that are no data, whatever their name.
-const EXTENSIONS: [&str; 11] =
-    ["md", "rst", "adoc", "html", "htm", "pdf", "md5", "sha1", "sha256", "sha512", "asc"];
+/// Extensions of files that are no data, whatever their name: texts, checksums, and what editors and
+/// downloads leave behind.
+const EXTENSIONS: [&str; 19] = [
+    "md",
+    "rst",
+    "adoc",
+    "html",
+    "htm",
+    "pdf",
+    "md5",
+    "sha1",
+    "sha256",
+    "sha512",
+    "asc",
+    "bak",
+    "orig",
+    "old",
+    "swp",
+    "tmp",
+    "part",
+    "partial",
+    "crdownload",
+];
 
 /// Takes texts for people out of the inputs of folders and patterns. Returns the other inputs, and
 /// the names of those taken out. If all inputs are such texts, or are named in `specs`, all stay.
@@ -45,6 +66,7 @@ fn is_text_for_people(path: &str) -> bool {
     let file = path.rsplit('/').next().unwrap_or(path).to_lowercase();
     let (stem, extension) = file.rsplit_once('.').unwrap_or((&file, ""));
     EXTENSIONS.contains(&extension)
+        || file.ends_with('~')
         || (NAMES.contains(&stem) && EXTENSIONS_OF_NAMES.contains(&extension))
 }
 
@@ -54,7 +76,15 @@ mod tests {
 
     #[test]
     fn names_of_data_are_not_taken_for_texts() {
-        for text in ["land/README", "README.md", "s3://b/k/LICENSE.txt", "a.csv.md5", "Thumbs.db"] {
+        for text in [
+            "land/README",
+            "README.md",
+            "s3://b/k/LICENSE.txt",
+            "a.csv.md5",
+            "Thumbs.db",
+            "a.csv.bak",
+            "a.csv~",
+        ] {
             assert!(is_text_for_people(text), "{text}");
         }
         for data in ["readme.csv", "notice.json", "land/a", "a.txt", "md", "authors.parquet"] {

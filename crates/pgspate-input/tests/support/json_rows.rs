@@ -25,7 +25,13 @@ pub(crate) fn array(oid: u32, element: PgType) -> PgType {
 pub(crate) fn options(columns: Vec<(&str, PgType)>) -> KeyedOptions {
     let columns = columns
         .into_iter()
-        .map(|(name, ty)| KeyedColumn { name: name.into(), ty, field: None, date_format: None })
+        .map(|(name, ty)| KeyedColumn {
+            name: name.into(),
+            ty,
+            field: None,
+            date_format: None,
+            guessed_type: None,
+        })
         .collect();
     KeyedOptions { inputs: Arc::new(["in.json".to_string()]), ..KeyedOptions::new(columns) }
 }

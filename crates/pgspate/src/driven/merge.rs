@@ -9,7 +9,7 @@ use tokio_postgres::Client;
 use super::complete::{JobState, begin_sql, drop_stage, find_winners, lock};
 use super::staged::StagedParts;
 use super::{FleetJobReport, FleetReceipt, FleetTicket};
-use crate::format::memory::{BatchIter, ProgramBatches};
+use crate::format::memory::{BatchIter, BatchTarget, ProgramBatches};
 use crate::plan::AutoChoice;
 use crate::reading::{InputOrigin, LoadWatch};
 use crate::sync::fleet_job::FleetJobRows;
@@ -17,8 +17,8 @@ use crate::sync::{self, SyncOptions, SyncReport};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Dsn;
 use pgspate_target::ledger;
+use pgspate_target::server_error;
 use pgspate_target::session::WaitLimits;
-use pgspate_target::{PgType, server_error};
 
 /// Refuses options of a sync that a job cannot have.
 pub(super) fn check_options(options: &SyncOptions) -> Result<()> {
@@ -214,7 +214,7 @@ impl ProgramBatches for StagedColumns {
         false
     }
 
-    fn open(&self, _: &[Option<PgType>]) -> Result<BatchIter> {
+    fn open(&self, _: &[Option<BatchTarget>]) -> Result<BatchIter> {
         Ok(Box::new(std::iter::empty()))
     }
 }

@@ -104,6 +104,12 @@ impl ColumnsToAdd {
         Ok(Some(to_add))
     }
 
+    /// Returns the names of the columns whose types were guessed from the input's first rows.
+    pub(crate) fn guessed_columns(&self) -> impl Iterator<Item = &str> {
+        let names = self.columns.iter().map(|column| column.name.as_str());
+        names.filter(|name| !self.typed_columns.iter().any(|typed| typed == name))
+    }
+
     /// Removes the columns from the table's description.
     pub(crate) fn remove_from(&self, table: &mut TargetTable) {
         let is_added = |it: &TargetColumn| self.columns.iter().any(|added| added.name == it.name);

@@ -4,6 +4,7 @@
 use serde::Serialize;
 use tokio_postgres::error::SqlState;
 
+use crate::format::guessed_type::value_of_error;
 use crate::format::infer::{self, ColumnType};
 use crate::reading::missing_table_error;
 use crate::{Error, ErrorKind, Result};
@@ -20,8 +21,8 @@ pub struct NewTable {
     pub table: String,
     /// The CREATE TABLE statement.
     pub sql: String,
-    /// The columns whose types the user has chosen.
-    typed_columns: Vec<String>,
+    /// The columns whose types were guessed from the input's first rows.
+    guessed_columns: Vec<String>,
 }
 
 /// The user's choices for a table that a load creates, or for columns that it adds.
@@ -66,21 +67,6 @@ pub struct WidenedColumn {
     pub place: Option<String>,
 }
 
-/// All types that `--create` gives to columns.
-const TYPES: [ColumnType; 11] = [
-    ColumnType::Boolean,
-    ColumnType::Bigint,
-    ColumnType::Numeric,
-    ColumnType::Double,
-    ColumnType::Date,
-    ColumnType::Time,
-    ColumnType::Timestamp,
-    ColumnType::Timestamptz,
-    ColumnType::Uuid,
-    ColumnType::Jsonb,
-    ColumnType::Text,
-];
-
 impl NewTable {
     /// Returns the table `name` for these columns of an input: their names and inferred types.
     ///
@@ -103,7 +89,14 @@ impl NewTable {
             Ok(columns[at].0.clone())
         });
         let sql = infer::create_table_sql(name, &columns, &key.collect::<Result<Vec<_>>>()?);
-        Ok(NewTable { table: name.to_owned(), sql, typed_columns })
+        let guessed_columns = columns.into_iter().map(|(name, _)| name);
+        let guessed_columns = guessed_columns.filter(|it| !typed_columns.contains(it)).collect();
+        Ok(NewTable { table: name.to_owned(), sql, guessed_columns })
+    }
+
+    /// Returns the names of the columns whose types were guessed from the input's first rows.
+    pub(crate) fn guessed_columns(&self) -> &[String] {
+        &self.guessed_columns
     }
 }
 
@@ -348,25 +341,15 @@ fn wider_type<'a>(
     }
     let name = error.place()?.column.as_deref()?;
     let column = table.columns.iter().find(|column| column.name == name)?;
-    if new.typed_columns.contains(&column.name) {
+    if !new.guessed_columns.contains(&column.name) {
         return None;
     }
-    let current = created_column_type(&column.ty.name)?;
-    let value = refused_value(error).unwrap_or_default();
+    let current = ColumnType::of_name(&column.ty.name)?;
+    let guess = value_of_error(error);
+    let value = guess.as_deref().or_else(|| refused_value(error)).unwrap_or_default();
     let wider = infer::widen(current, value.as_bytes());
     let wider = if wider == current { ColumnType::Text } else { wider };
     (current != ColumnType::Text).then_some((column, wider))
-}
-
-/// Returns the type with this name, if `--create` gives it to columns.
-fn created_column_type(name: &str) -> Option<ColumnType> {
-    let alias = match name {
-        "time without time zone" => "time",
-        "timestamp without time zone" => "timestamp",
-        "timestamp with time zone" => "timestamptz",
-        other => other,
-    };
-    TYPES.into_iter().find(|ty| ty.sql() == alias)
 }
 
 /// Returns the value in the error's context: `COPY t, line 5, column a: "12a"`.
@@ -375,16 +358,25 @@ fn refused_value(error: &Error) -> Option<&str> {
     quoted.strip_suffix('"').or(Some(quoted))
 }
 
+/// Adds a hint to the error about a value that the guessed type of a new column does not keep.
+pub(crate) fn hint_chosen_type(error: Error) -> Error {
+    let column = error.place().and_then(|place| place.column.clone());
+    match (column, value_of_error(&error)) {
+        (Some(column), Some(_)) => {
+            error.hint(format!("Name the type of the column: `--type '{column}=text'`."))
+        }
+        _ => error,
+    }
+}
+
 /// Adds a hint with a type that the value fits, for input that cannot be read again.
-pub(crate) fn hint_wider(error: Error, new: &NewTable, table: &TargetTable) -> Error {
+pub(crate) fn hint_type(error: Error, new: &NewTable, table: &TargetTable) -> Error {
     let wider = wider_type(new, table, &error).filter(|_| error.hint_text().is_none());
     let Some((column, to)) = wider else { return error };
     let (name, from, to) = (&column.name, &column.ty.name, to.sql());
-    let quoted = quote_ident(name);
-    let hint = format!(
+    error.hint(format!(
         "Column \"{name}\" was created as {from}, because of the first rows, but this value needs \
-         {to}. Create the table yourself with `{quoted} {to}`. Or load from a file: pgspate can \
-         read a file again and widen the column."
-    );
-    error.hint(hint)
+         {to}. Name the type: `--type '{name}={to}'`. Or load from a file: pgspate can read a file \
+         again and widen the column."
+    ))
 }

@@ -20,9 +20,9 @@ impl Load {
         let error = self.name_key_dropper(error);
         let kind = error.kind();
         let error = hint_date_format(self.explain_deleted_job(error), &self.plan.rows.columns);
-        let mut error = hint_encoding(error, &self.plan.rows);
+        let mut error = self.reading.hint_title(hint_encoding(error, &self.plan.rows));
         if let Some(new) = self.new_table.as_ref().filter(|_| self.reading.is_stream()) {
-            error = create::hint_wider(error, new, &self.table);
+            error = create::hint_type(error, new, &self.table);
         }
         if let Some(to_add) = &self.to_add {
             error = to_add.hint_type(error);

@@ -216,6 +216,10 @@ impl Load {
             reading.note_skipped(self.reading.skipped.take());
             reading.unused_options = std::mem::take(&mut self.reading.unused_options);
             (self.reading, self.request.rows) = (reading, rows);
+            self.request.rows.guessed_columns = match &self.to_add {
+                Some(to_add) => to_add.guessed_columns().map(str::to_owned).collect(),
+                None => Vec::new(),
+            };
         }
         let facts = self.reading.facts();
         self.plan = LoadPlan::make(&self.table, &self.session, &facts, &self.request)?;

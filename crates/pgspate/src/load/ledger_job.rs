@@ -188,7 +188,11 @@ impl Load {
     pub(super) fn adopt_table(&mut self) -> Result<()> {
         let table = self.table.sql_name.clone();
         let (columns, options) = (&self.reading.inferred, &self.options.new_table);
-        self.new_table = Some(NewTable::of_columns(&table, columns, options)?);
+        let new = NewTable::of_columns(&table, columns, options)?;
+        let guessed = new.guessed_columns().to_vec();
+        self.plan.rows.set_guessed_columns(&guessed);
+        self.request.rows.guessed_columns = guessed;
+        self.new_table = Some(new);
         self.created_oid = Some(self.table.oid);
         Ok(())
     }

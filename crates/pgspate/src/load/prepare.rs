@@ -114,7 +114,7 @@ fn inspect(mut options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load
         session,
         name,
         table,
-        rows,
+        mut rows,
         free_connections,
         has_ledger,
     } = Survey::take(&options.reading, table, limits, dsn, fleet, runtime)?;
@@ -144,6 +144,11 @@ fn inspect(mut options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load
         }
         Some(_) => None,
     };
+    rows.guessed_columns = match (&new_table, &to_add) {
+        (Some(new), _) => new.guessed_columns().to_vec(),
+        (None, Some(to_add)) => to_add.guessed_columns().map(str::to_owned).collect(),
+        (None, None) => Vec::new(),
+    };
     let existing = new_table.is_none().then_some(&table);
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);
     let request = PlanRequest {
@@ -158,7 +163,8 @@ fn inspect(mut options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load
             None => None,
         },
     };
-    let mut plan = LoadPlan::make(&table, &session, &reading.facts(), &request)?;
+    let plan = LoadPlan::make(&table, &session, &reading.facts(), &request);
+    let mut plan = plan.map_err(|error| reading.hint_header(error))?;
     let free_connections = free_connections?;
     plan.lanes = limit_lanes(plan.lanes, free_connections);
     runtime.block_on(check_constants(connection, &plan.rows))?;

@@ -9,6 +9,7 @@ use crate::encode::arrow::{self, ColumnEncoder};
 use crate::encode::date_format::DateFormat;
 use crate::encode::field::FieldEncoder;
 use crate::format::constants::ConstantColumn;
+use crate::format::guessed_type::GuessedType;
 use crate::numbers::counted;
 use crate::{Error, ErrorKind, Result, did_you_mean};
 use pgspate_base::is_alike;
@@ -27,6 +28,8 @@ pub struct PlannedColumn {
     pub route: ColumnRoute,
     /// The format of the column's dates, if it is not ISO.
     pub date_format: Option<Arc<DateFormat>>,
+    /// The column's type, if this run has guessed it from the input's first rows.
+    pub guessed_type: Option<GuessedType>,
     /// Whether a quoted NULL string means NULL, as with COPY's `force_null`.
     pub force_null: bool,
     /// Whether an unquoted NULL string is a value, as with COPY's `force_not_null`.
@@ -106,12 +109,14 @@ pub(super) fn plan_columns(
             let message = format!("column \"{}\" is named more than once", column.name);
             return Err(Error::new(ErrorKind::Plan, message));
         }
+        let is_guessed = request.guessed_columns.contains(&column.name);
         planned.push(PlannedColumn {
             name: column.name.clone(),
             ty: column.ty.clone(),
             field,
             route: choose_route(column, field, session, input)?,
             date_format: None,
+            guessed_type: GuessedType::of(&column.ty.name).filter(|_| is_guessed),
             force_null: false,
             force_not_null: false,
         });

@@ -49,6 +49,7 @@ pub(super) fn plan_constants(
             field: 0,
             route: ColumnRoute::Constant(ConstantColumn::new(value, encoder)),
             date_format: None,
+            guessed_type: None,
             force_null: false,
             force_not_null: false,
         });

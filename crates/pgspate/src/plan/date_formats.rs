@@ -52,6 +52,7 @@ pub(super) fn plan_date_formats(
         };
         let Some((format, _)) = request.date_formats.find(is_named) else { continue };
         column.date_format = Some(Arc::clone(format));
+        column.guessed_type = None;
         if let ColumnRoute::Field(encoder) = &column.route {
             let encoder = encoder.clone().with_date_format(Arc::clone(format));
             column.route = ColumnRoute::Field(encoder);

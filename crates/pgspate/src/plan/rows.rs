@@ -5,6 +5,7 @@ use super::columns::{self, PlannedColumn};
 use super::{InputFacts, constants, date_formats, encoding};
 use crate::encode::date_format::DateFormats;
 use crate::format::EncodeMode;
+use crate::format::guessed_type::GuessedType;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::{SessionSettings, TargetTable, quote_ident};
 
@@ -23,6 +24,8 @@ pub struct RowRequest {
     pub ignore_unknown: bool,
     /// Whether columns of the input that the table lacks are added to the table.
     pub add_columns: bool,
+    /// The columns of the table whose types were guessed from the input's first rows.
+    pub guessed_columns: Vec<String>,
     /// PostgreSQL's name of the input's encoding. The default is UTF8.
     pub encoding: Option<String>,
     /// Columns in which a quoted NULL string means NULL.
@@ -76,6 +79,14 @@ impl RowPlan {
         constants::plan_constants(table, session, input, request, &mut columns)?;
         let (mode, mode_reason) = choose_mode(&columns, encoding.as_deref());
         Ok(RowPlan { columns, mode, mode_reason, chunk_bytes: CHUNK_BYTES, encoding })
+    }
+
+    /// Names the columns whose types were guessed from the input's first rows.
+    pub(crate) fn set_guessed_columns(&mut self, names: &[String]) {
+        for column in self.columns.iter_mut().filter(|it| it.date_format.is_none()) {
+            let is_guessed = column.constant().is_none() && names.contains(&column.name);
+            column.guessed_type = GuessedType::of(&column.ty.name).filter(|_| is_guessed);
+        }
     }
 
     /// Returns the columns whose values come from fields.

@@ -10,7 +10,9 @@
 
 mod column_names;
 mod constants;
+mod hints;
 mod input_digests;
+mod later_input;
 mod options;
 mod sample;
 mod sniff_inputs;
@@ -22,9 +24,9 @@ use std::sync::Arc;
 
 use arrow_schema::{Field, SchemaRef};
 use serde_json::{Map, Value};
-use tokio_postgres::error::SqlState;
 
 pub(crate) use constants::check_constants;
+pub(crate) use hints::hint_encoding;
 pub use options::{InputOrigin, ReadingOptions};
 pub use sample::SAMPLE_BYTES;
 pub use sniff_inputs::{dialect, read_schema};
@@ -42,7 +44,7 @@ use crate::format::delimited::{
     RecordLayout,
 };
 use crate::format::keyed::{KeyedColumn, KeyedFormat, KeyedInput, KeyedOptions};
-use crate::format::memory::{BatchesCutter, ProgramBatches};
+use crate::format::memory::{BatchTarget, BatchesCutter, ProgramBatches};
 use crate::format::parquet::{ParquetCutter, ParquetFile};
 use crate::format::sniff::{Format, SniffedFormat};
 use crate::format::{ChainCutter, ChunkEncoder, Cutter, OpenCutter, infer};
@@ -52,7 +54,7 @@ use crate::plan::{
 use crate::source::Input;
 use crate::{Error, ErrorKind, Result};
 use pgspate_base::is_alike;
-use pgspate_target::{PgType, TargetTable};
+use pgspate_target::TargetTable;
 
 /// Inputs, and the format and columns that were detected.
 #[derive(Clone)]
@@ -75,6 +77,8 @@ pub(crate) struct SniffedInputs {
     pub(crate) skipped: Option<String>,
     /// Options that have no effect on the table as it is, in words.
     pub(crate) unused_options: Vec<String>,
+    /// What was guessed about the dialect of delimited text.
+    guessed: later_input::GuessedDialect,
     /// What was guessed about the first line although it may be a row, in words.
     pub(crate) header_guess: Option<String>,
 }
@@ -201,7 +205,7 @@ impl SniffedInputs {
         let (reading, watch) = (self.clone(), Arc::clone(watch));
         let chunk_bytes = plan.chunk_bytes;
         let map = self.field_mapping(plan);
-        let types = self.table_types(plan);
+        let targets = self.batch_targets(plan);
         let names = match &self.shape {
             RecordShape::Columns { schema, .. } => column_names::ColumnNames::of(schema, plan),
             _ => column_names::ColumnNames::default(),
@@ -212,7 +216,7 @@ impl SniffedInputs {
                 RecordShape::Columns { origin: BatchOrigin::Program(batches), .. } => {
                     let cutter =
                         |it| BatchesCutter::new(names.rename_in_errors(it), index).of_program();
-                    batches.open(&types).map(|it| Box::new(cutter(it)) as _)
+                    batches.open(&targets).map(|it| Box::new(cutter(it)) as _)
                 }
                 _ => reading.open_cutter(index, chunk_bytes, &map, &watch),
             };
@@ -240,7 +244,8 @@ impl SniffedInputs {
             RecordShape::Delimited { dialect, .. } => {
                 let (dialect, header, map) = (dialect.clone(), self.sniffed.header, map.clone());
                 let options = CutOptions { dialect, header, chunk_bytes, map };
-                Box::new(DelimitedCutter::open(input.name(), reader()?, options)?)
+                let reader = self.check_later_input(index, reader()?)?;
+                Box::new(DelimitedCutter::open(input.name(), reader, options)?)
             }
             RecordShape::Keyed { format, .. } => {
                 let input = KeyedInput { name: input.name().to_owned(), reader: reader()? };
@@ -266,16 +271,17 @@ impl SniffedInputs {
         })
     }
 
-    /// Returns, for each column of the record batches, the type of its table column.
-    fn table_types(&self, plan: &RowPlan) -> Vec<Option<PgType>> {
+    /// Returns, for each column of the record batches, its table column.
+    fn batch_targets(&self, plan: &RowPlan) -> Vec<Option<BatchTarget>> {
         let RecordShape::Columns { schema, .. } = &self.shape else { return Vec::new() };
-        let mut types = vec![None; schema.fields().len()];
+        let mut targets = vec![None; schema.fields().len()];
         for column in plan.field_columns() {
-            if let Some(ty) = types.get_mut(column.field) {
-                *ty = Some(column.ty.clone());
+            if let Some(target) = targets.get_mut(column.field) {
+                let (ty, guessed_type) = (column.ty.clone(), column.guessed_type);
+                *target = Some(BatchTarget { ty, guessed_type });
             }
         }
-        types
+        targets
     }
 
     /// Checks that an input has the format of the first input, as far as its first bytes tell.
@@ -289,6 +295,10 @@ impl SniffedInputs {
         let found = match input.peek(8)?.as_slice() {
             [b'P', b'A', b'R', b'1', ..] => Format::Parquet,
             [b'A', b'R', b'R', b'O', b'W', b'1', ..] => Format::Arrow,
+            // The fields of a line may begin so, but then the file's name does not say json.
+            [b'{', b'"' | b'}', ..] | [b'[', b'{' | b']', ..] if is_named_json(input) => {
+                Format::Json
+            }
             _ => return Ok(()),
         };
         if found == expected {
@@ -419,6 +429,7 @@ impl SniffedInputs {
             ty: column.ty.clone(),
             field: column.field_encoder(),
             date_format: column.date_format.clone(),
+            guessed_type: column.guessed_type,
         });
         let mut options = KeyedOptions::new(columns.collect());
         if self.snake_case && !self.header_overridden {
@@ -498,8 +509,12 @@ impl SniffedInputs {
 fn delimited_column(column: &crate::plan::PlannedColumn) -> delimited::DelimitedColumn {
     delimited::DelimitedColumn {
         name: column.name.clone(),
-        encoder: column.field_encoder(),
+        encoder: column.field_encoder().map(|encoder| match column.guessed_type {
+            Some(guessed) => encoder.with_check(guessed.check()),
+            None => encoder,
+        }),
         date_format: column.date_format.clone(),
+        guessed_type: column.guessed_type,
         force_null: column.force_null,
         force_not_null: column.force_not_null,
     }
@@ -546,26 +561,14 @@ fn raw_names(names: &[Vec<u8>]) -> Vec<String> {
     names.iter().map(raw).collect()
 }
 
+/// Returns whether an input has the name of a JSON file.
+fn is_named_json(input: &Input) -> bool {
+    matches!(input.extension().as_deref(), Some("json" | "ndjson" | "jsonl" | "geojsonl"))
+}
+
 /// Adds the input's name to the place of an error.
 fn with_input_name(error: Error, input: &Input) -> Error {
     let mut place = error.place().cloned().unwrap_or_default();
     place.source.get_or_insert_with(|| input.name().to_owned());
     error.at(place)
-}
-
-/// Adds a hint about `--encoding` to the server's error about bytes that are not UTF-8. No encoding
-/// allows NUL bytes.
-pub(crate) fn hint_encoding(error: Error, plan: &RowPlan) -> Error {
-    let is_utf8 = plan.encoding.is_none();
-    let is_not_utf8 = is_utf8 && error.sqlstate() == Some(&SqlState::CHARACTER_NOT_IN_REPERTOIRE);
-    if !is_not_utf8 {
-        return error;
-    }
-    if error.messages().iter().any(|it| it.contains("0x00")) {
-        return error.hint(
-            "No text of PostgreSQL has NUL bytes. `tr -d '\\000'` removes them, and `--rejects \
-             FILE` sets such rows aside.",
-        );
-    }
-    error.hint("Name the encoding of the input with `--encoding`, for example `--encoding LATIN1`.")
 }

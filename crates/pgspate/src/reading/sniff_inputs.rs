@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use arrow_schema::SchemaRef;
 
+use super::later_input::GuessedDialect;
 use super::options::{InputOrigin, ReadingOptions};
 use super::{BatchOrigin, RecordShape, SniffedInputs, raw_names, sample, with_input_name};
 use crate::format::arrow::{ArrowFile, ArrowStreamCutter};
@@ -67,6 +68,7 @@ impl SniffedInputs {
             header_line: Vec::new(),
             skipped: None,
             unused_options: Vec::new(),
+            guessed: GuessedDialect::default(),
             header_guess: None,
         }
     }
@@ -91,7 +93,7 @@ fn sniff_sample(
     }
     // The first line is a header if it has these names. Names from `--columns` come first.
     let expected_names = options.rows.columns.as_deref().or(table_columns);
-    let lines = &*without_skipped_lines(sample, options);
+    let lines = &*without_skipped_lines(sample, options.comment, options.skip_blank_lines);
     let sniffed = sniff(input.name(), lines, is_complete, expected_names, &options.read)
         .map_err(|error| with_input_name(error, input))?;
     let header_guess = judge_header_doubt(&sniffed, table_columns, options)
@@ -156,6 +158,13 @@ fn sniff_sample(
         header_line,
         skipped: None,
         unused_options: Vec::new(),
+        guessed: GuessedDialect {
+            header: options.read.header.is_none(),
+            null: options.read.null.is_none(),
+            escape: options.read.escape.is_none(),
+            known_names: expected_names.map(<[String]>::to_vec),
+            sampled: inputs.iter().position(|it| std::ptr::eq(it, input)).unwrap_or_default(),
+        },
         header_guess,
     })
 }
@@ -275,13 +284,17 @@ pub fn dialect(sniffed: &SniffedFormat, options: &ReadingOptions) -> Dialect {
 }
 
 /// Returns the sample without comment lines and without empty lines, if the options skip them.
-fn without_skipped_lines<'a>(sample: &'a [u8], options: &ReadingOptions) -> Cow<'a, [u8]> {
-    if options.comment.is_none() && !options.skip_blank_lines {
+pub(super) fn without_skipped_lines(
+    sample: &[u8],
+    comment: Option<u8>,
+    skip_blank_lines: bool,
+) -> Cow<'_, [u8]> {
+    if comment.is_none() && !skip_blank_lines {
         return Cow::Borrowed(sample);
     }
     let is_kept = |line: &&[u8]| match *line {
-        [first, ..] if options.comment == Some(*first) => false,
-        [b'\n' | b'\r'] | b"\r\n" => !options.skip_blank_lines,
+        [first, ..] if comment == Some(*first) => false,
+        [b'\n' | b'\r'] | b"\r\n" => !skip_blank_lines,
         _ => true,
     };
     let end = if sample.contains(&b'\n') { b'\n' } else { b'\r' };

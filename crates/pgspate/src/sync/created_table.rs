@@ -19,7 +19,7 @@ const DROP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A table that this sync has created. Dropping the value drops the table, unless it is kept.
 pub(super) struct CreatedTable {
-    new: NewTable,
+    pub(super) new: NewTable,
     oid: u32,
     dsn: Dsn,
     runtime: Handle,

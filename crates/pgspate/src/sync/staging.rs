@@ -71,8 +71,9 @@ impl Staging {
     ) -> Result<(Staging, Option<CreatedTable>)> {
         let table = options.table.as_deref();
         let survey = Survey::take(&options.reading, table, options.limits, dsn, fleet, runtime)?;
-        let Survey { control_session, mut reading, session, name, table, rows: request, .. } =
-            survey;
+        let Survey {
+            control_session, mut reading, session, name, table, rows: mut request, ..
+        } = survey;
         let types = &options.new_table.types;
         reading.name_columns(types);
         let (mut table, created) = match table {
@@ -102,10 +103,16 @@ impl Staging {
             }
             Some(_) => None,
         };
+        request.guessed_columns = match (&created, &to_add) {
+            (Some(created), _) => created.new.guessed_columns().to_vec(),
+            (None, Some(to_add)) => to_add.guessed_columns().map(str::to_owned).collect(),
+            (None, None) => Vec::new(),
+        };
         if request.add_columns {
             check_typed_columns(&table, &reading.inferred, types)?;
         }
-        let mut plan = RowPlan::make(&table, &session, &reading.facts(), &request)?;
+        let plan = RowPlan::make(&table, &session, &reading.facts(), &request);
+        let mut plan = plan.map_err(|error| reading.hint_header(error))?;
         runtime.block_on(check_constants(&control_session.connection, &plan))?;
         if options.keeps_last {
             // In binary mode, rows that go as text would be staged after the chunk's other rows.
@@ -229,10 +236,10 @@ impl Staging {
         let kind = error.kind();
         let error = match &self.to_add {
             Some(to_add) => to_add.hint_type(error),
-            None => error,
+            None => create::hint_chosen_type(error),
         };
         let error = hint_date_format(error, &self.plan.columns);
-        Error::new(kind, message).because(hint_encoding(error, &self.plan))
+        Error::new(kind, message).because(self.reading.hint_title(hint_encoding(error, &self.plan)))
     }
 
     fn make_encoder(&self) -> Result<MakeEncoder> {

@@ -104,6 +104,7 @@ fn columns_of(case: &DelimitedCase, session: &SessionSettings) -> Vec<DelimitedC
             name: format!("c{nth}"),
             encoder: Some(FieldEncoder::new(&ty, session).unwrap()),
             date_format: None,
+            guessed_type: None,
             force_null: case.force_null >> nth & 1 != 0,
             force_not_null: case.force_not_null >> nth & 1 != 0,
         }

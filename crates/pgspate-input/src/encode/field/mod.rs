@@ -68,6 +68,8 @@ enum EncoderFamily {
     Range(Box<RangeEncoder>),
     /// A date or timestamp that is written in another format than ISO.
     Respelled(Arc<DateFormat>, Box<FieldEncoder>),
+    /// Values that this check accepts. Other values are refused later.
+    Checked(fn(&[u8]) -> bool, Box<FieldEncoder>),
 }
 
 impl FieldEncoder {
@@ -127,6 +129,7 @@ impl FieldEncoder {
                 Some(iso) => encoder.encode(iso.as_bytes(), out),
                 None => false,
             },
+            EncoderFamily::Checked(check, encoder) => check(field) && encoder.encode(field, out),
             // `encode` handles these families. They are listed so that the compiler reports a new
             // family.
             EncoderFamily::Bytes
@@ -146,6 +149,13 @@ impl FieldEncoder {
     pub fn with_date_format(self, format: Arc<DateFormat>) -> FieldEncoder {
         let name = self.name;
         FieldEncoder { family: EncoderFamily::Respelled(format, Box::new(self)), name }
+    }
+
+    /// Returns the encoder of the texts that `check` accepts.
+    #[must_use]
+    pub fn with_check(self, check: fn(&[u8]) -> bool) -> FieldEncoder {
+        let name = self.name;
+        FieldEncoder { family: EncoderFamily::Checked(check, Box::new(self)), name }
     }
 
     /// Returns whether the binary value is the text itself, whatever the text is.

@@ -80,7 +80,9 @@ impl DelimitedEncoder {
             rules: RecordRules {
                 dialect,
                 has_forced_nulls,
-                has_date_formats: columns.iter().any(|column| column.date_format.is_some()),
+                has_checks: columns
+                    .iter()
+                    .any(|column| column.date_format.is_some() || column.guessed_type.is_some()),
                 fields_are_columns: false,
                 column_count,
             },
@@ -181,12 +183,12 @@ impl DelimitedEncoder {
             out.binary.truncate(row_start);
         }
         let scratch = &mut self.scratch;
-        if rules.has_date_formats {
+        if rules.has_checks {
             let text_start = out.text.len();
-            let row = row::append_text_with_dates;
+            let row = row::append_checked_text;
             if let Err(misfit) = row(record, columns, field_of, rules, scratch, &mut out.text) {
                 out.text.truncate(text_start);
-                return Err(self.date_error(bytes, misfit));
+                return Err(self.value_error(bytes, misfit));
             }
         } else {
             row::append_text(record, columns, field_of, rules, scratch, &mut out.text);
@@ -330,13 +332,17 @@ impl DelimitedEncoder {
         }
     }
 
-    /// Returns the error for a value that does not have its column's format of dates.
+    /// Returns the error for a value that does not have its column's format of dates, or that its
+    /// column's guessed type does not keep.
     #[cold]
-    fn date_error(&mut self, bytes: &[u8], (column, value): (usize, Vec<u8>)) -> Error {
+    fn value_error(&mut self, bytes: &[u8], (column, value): (usize, Vec<u8>)) -> Error {
         let place = self.record_place(bytes);
-        let DelimitedColumn { name, date_format, .. } = &self.columns[column];
+        let DelimitedColumn { name, date_format, guessed_type, .. } = &self.columns[column];
         let place = InputPlace { column: Some(name.clone()), ..place };
-        format::date_format_error(&value, date_format.as_deref()).at(place)
+        match guessed_type {
+            Some(guessed) => guessed.error(&value).at(place),
+            None => format::date_format_error(&value, date_format.as_deref()).at(place),
+        }
     }
 
     /// Indexes the next window. Returns false at the end of the chunk.

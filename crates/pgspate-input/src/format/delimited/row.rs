@@ -10,6 +10,7 @@ use super::fields::{self, FieldValue, is_null_string, strip_plain_quotes, withou
 use super::{CopyFormat, Dialect};
 use crate::encode::date_format::DateFormat;
 use crate::encode::field::FieldEncoder;
+use crate::format::guessed_type::GuessedType;
 
 /// A column of the COPY, and how its fields are read.
 #[derive(Debug, Clone)]
@@ -20,6 +21,8 @@ pub struct DelimitedColumn {
     pub encoder: Option<FieldEncoder>,
     /// The format of the column's dates, if it is not ISO. The encoder knows it, too.
     pub date_format: Option<Arc<DateFormat>>,
+    /// The column's type, if it was guessed from a sample. The encoder checks it, too.
+    pub guessed_type: Option<GuessedType>,
     /// COPY's `force_null`: a quoted field that equals the NULL string is NULL too.
     pub force_null: bool,
     /// COPY's `force_not_null`: an unquoted field that equals the NULL string is a value.
@@ -31,8 +34,8 @@ pub(super) struct RecordRules {
     pub(super) dialect: Dialect,
     /// Whether a column has `force_null` or `force_not_null`.
     pub(super) has_forced_nulls: bool,
-    /// Whether a column has a format of dates.
-    pub(super) has_date_formats: bool,
+    /// Whether a column has a format of dates or a guessed type.
+    pub(super) has_checks: bool,
     /// Whether the fields are exactly the columns, in the same order.
     pub(super) fields_are_columns: bool,
     /// The number of columns of a binary row, with the columns that follow the fields.
@@ -198,9 +201,10 @@ pub(super) fn append_text(
 /// Appends the record as a line of COPY text, with its dates in ISO format.
 ///
 /// # Errors
-/// The number of the column whose value does not have the column's format, and the value.
+/// The number of the column whose value does not have the column's format, or is not kept by the
+/// column's guessed type, and the value.
 #[inline(never)]
-pub(super) fn append_text_with_dates(
+pub(super) fn append_checked_text(
     record: IndexedRecord<'_>,
     columns: &[DelimitedColumn],
     field_of: &[usize],
@@ -210,6 +214,13 @@ pub(super) fn append_text_with_dates(
 ) -> Result<(), (usize, Vec<u8>)> {
     for (index, (column, &field)) in columns.iter().zip(field_of).enumerate() {
         let (raw, has_escapes) = record.field(field);
+        if let Some(guessed) = column.guessed_type
+            && let FieldValue::Bytes(value) | FieldValue::Server(value) =
+                column_value(rules, column, raw, has_escapes, scratch)
+            && !guessed.keeps(value)
+        {
+            return Err((index, value.to_vec()));
+        }
         match &column.date_format {
             None => append_text_field(rules, column, raw, has_escapes, scratch, out),
             Some(format) => match column_value(rules, column, raw, has_escapes, scratch) {

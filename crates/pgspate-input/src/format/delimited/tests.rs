@@ -62,6 +62,7 @@ fn text_column(name: &str) -> DelimitedColumn {
         name: name.into(),
         encoder,
         date_format: None,
+        guessed_type: None,
         force_null: false,
         force_not_null: false,
     }

@@ -12,11 +12,13 @@ use pgspate_base::did_you_mean;
 use pgspate_base::numbers::counted;
 use tokio_postgres::error::SqlState;
 
+use super::key_lookup::KeyLookup;
 use super::record::{INVALID_UTF8, RecordRanges, RecordWalk};
 use super::{count_newlines, cut};
 use crate::encode::{Encoded, text};
 use crate::format::constants::RowTail;
-use crate::format::keyed::{KeyTarget, KeyedOptions};
+use crate::format::guessed_type::GuessedType;
+use crate::format::keyed::{KeyTarget, KeyedColumn, KeyedOptions};
 use crate::format::{
     Chunk, ChunkData, ChunkEncoder, EncodeMode, InputRecord, date_format_error, first_chars,
     no_such_row_error,
@@ -98,6 +100,8 @@ enum ValueFault {
     Escape(UnsupportedEscape),
     /// The value does not have the format of its column's dates.
     DateFormat(Vec<u8>),
+    /// The column's guessed type does not keep the value.
+    NotKept(GuessedType, Vec<u8>),
 }
 
 impl From<UnsupportedEscape> for ValueFault {
@@ -272,7 +276,7 @@ impl JsonEncoder {
         let message = format!("key \"{shown}\" names no column");
         if self.options.has_sampled_columns {
             // Types of columns come from the sample, so the user must choose this column's type.
-            let message = format!("{message}, because no record in the first MiB has this key");
+            let message = format!("{message}, because none of the first records has this key");
             return self.error(chunk, from, &message).hint(format!(
                 "Name the column and its type, for example with `--type '{shown}=text'`. To ignore \
                  keys without a column, use `--ignore-unknown` and leave out `--add-columns`."
@@ -321,6 +325,7 @@ impl JsonEncoder {
                     ValueFault::DateFormat(value) => {
                         date_format_error(&value, column.date_format.as_deref()).at(place)
                     }
+                    ValueFault::NotKept(guessed, value) => guessed.error(&value).at(place),
                 })
             }
         }
@@ -337,6 +342,7 @@ impl JsonEncoder {
             match field_text(self.slots[i], self.forms[i], data, &mut self.value) {
                 Ok(None) => out.extend_from_slice(&(-1i32).to_be_bytes()),
                 Ok(Some(bytes)) => match &column.field {
+                    _ if !is_kept(column, self.slots[i].kind, bytes) => return Ok(false),
                     Some(encoder) if encoder.encode(bytes, out) => {}
                     _ => return Ok(false),
                 },
@@ -354,7 +360,13 @@ impl JsonEncoder {
             }
             let field = field_text(self.slots[i], self.forms[i], data, &mut self.value);
             let field = field.map_err(|escape| (i, escape.into()))?;
-            match (field, &self.options.columns[i].date_format) {
+            let column = &self.options.columns[i];
+            if let (Some(value), Some(guessed)) = (field, column.guessed_type)
+                && !guessed.keeps_json(self.slots[i].kind, value)
+            {
+                return Err((i, ValueFault::NotKept(guessed, value.to_vec())));
+            }
+            match (field, &column.date_format) {
                 (Some(value), Some(format)) => {
                     let iso = format.respell(value);
                     let iso = iso.ok_or_else(|| (i, ValueFault::DateFormat(value.to_vec())))?;
@@ -508,6 +520,12 @@ impl ChunkEncoder for JsonEncoder {
     }
 }
 
+/// Returns whether the column's type keeps a value, if the type was guessed.
+#[inline]
+fn is_kept(column: &KeyedColumn, kind: JsonKind, value: &[u8]) -> bool {
+    column.guessed_type.is_none_or(|guessed| guessed.keeps_json(kind, value))
+}
+
 /// Returns the text of the value in a column's slot. `scratch` holds converted text.
 #[inline]
 fn field_text<'a>(
@@ -532,55 +550,5 @@ fn field_text<'a>(
             Ok(Some(scratch))
         }
         _ => Ok(Some(raw)),
-    }
-}
-
-/// Finds columns by key. Most records have the same keys in the same order. So a key is first
-/// compared with the key at the same position of an earlier record. Only if the keys differ, the
-/// key is looked up in [`KeyedOptions`].
-#[derive(Debug, Default)]
-struct KeyLookup {
-    seen: Vec<(Vec<u8>, KeyTarget)>,
-    scratch: Vec<u8>,
-}
-
-impl KeyLookup {
-    /// Returns what a key names. `position` is the key's number within the record, and `key` the
-    /// bytes between the key's quotes.
-    #[inline]
-    fn column_of(
-        &mut self,
-        position: usize,
-        key: &[u8],
-        escaped: bool,
-        options: &KeyedOptions,
-    ) -> KeyTarget {
-        if let Some((last, column)) = self.seen.get(position)
-            && last == key
-        {
-            return *column;
-        }
-        let column = self.look_up(key, escaped, options);
-        // Memory stays bounded even if a record has thousands of keys.
-        if position < 4096 {
-            self.seen.resize_with(self.seen.len().max(position + 1), Default::default);
-            self.seen[position].0.clear();
-            self.seen[position].0.extend_from_slice(key);
-            self.seen[position].1 = column;
-        }
-        column
-    }
-
-    fn look_up(&mut self, key: &[u8], escaped: bool, options: &KeyedOptions) -> KeyTarget {
-        let name = if escaped {
-            self.scratch.clear();
-            if unescape(key, &mut self.scratch).is_err() {
-                return KeyTarget::NoColumn;
-            }
-            &self.scratch
-        } else {
-            key
-        };
-        std::str::from_utf8(name).map_or(KeyTarget::NoColumn, |name| options.target_of(name))
     }
 }

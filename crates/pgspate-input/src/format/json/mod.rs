@@ -8,6 +8,7 @@
 
 mod cut;
 mod encode;
+mod key_lookup;
 mod record;
 mod scan;
 

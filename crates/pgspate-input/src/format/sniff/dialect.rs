@@ -60,6 +60,7 @@ pub(super) fn sniff_dialect(
     choose_quotes(&sample, given, sniffed);
     let mut records = sample.split(sniffed.delimiter, sniffed.quote, sniffed.escape).records;
     records.retain(|record| record.len() > 1 || !record[0].text.is_empty());
+    sniffed.title = find_title(&records);
     detect_trailing_delimiter(&mut records, known, sniffed);
     detect_null(&records, given, sniffed);
     sniffed.columns = records.first().map_or(0, Vec::len);
@@ -256,6 +257,17 @@ fn field_count_share(
     (fields > 1 && percent >= 70).then_some((percent, fields))
 }
 
+/// Returns the first character of the first record, if it has one field, and the number of fields
+/// that most other records have, if they have more.
+fn find_title(records: &[Vec<SampleField>]) -> Option<(char, usize)> {
+    let ([field], rest) = records.split_first().map(|(first, rest)| (&first[..], rest))? else {
+        return None;
+    };
+    let fields = rest.iter().map(Vec::len).max().filter(|fields| *fields > 1)?;
+    let usual = rest.iter().filter(|record| record.len() == fields).count();
+    (usual * 2 > rest.len()).then_some((char::from(*field.text.first()?), fields))
+}
+
 /// Decides whether fields are quoted, and how a quote within quotes is written.
 fn choose_quotes(
     sample: &DelimitedSample<'_>,
@@ -342,6 +354,9 @@ fn detect_header(
             let (header, why) = judge_header(first, rest, known, sniffed);
             sniffed.header_doubt = match why {
                 ONLY_LINE | FEW_NAMES => looks_like_names(first).then_some(why),
+                VALUES if are_years(first) && !rest.iter().any(|row| are_years(row)) => {
+                    Some("the first line has successive years, and the other lines have not")
+                }
                 ONLY_WORDS => (known_names(first, known) == 0).then_some("all columns are text"),
                 _ => None,
             };
@@ -353,10 +368,23 @@ fn detect_header(
     sniffed.evidence.push(format!("header {answer}: {why}"));
 }
 
+const VALUES: &str = "the first line contains values";
 const ONLY_LINE: &str = "there is only one line";
 const FEW_NAMES: &str = "the other lines have values, but several fields of the first are empty";
 const ONLY_WORDS: &str = "the first line looks like names, which do not occur again";
 const NO_NAMES: &str = "fields of the first line are empty or equal";
+
+/// Returns whether the numbers of a record are at least two successive years, beside words.
+fn are_years(record: &[SampleField]) -> bool {
+    let texts = record.iter().map(|it| it.text.trim_ascii()).filter(|it| !is_name(it));
+    let years: Option<Vec<u16>> =
+        texts.map(|text| std::str::from_utf8(text).ok()?.parse().ok()).collect();
+    years.is_some_and(|years| {
+        years.len() > 1
+            && years.iter().all(|year| (1900..2100).contains(year))
+            && (years.is_sorted_by(|a, b| a + 1 == *b) || years.is_sorted_by(|a, b| *a == b + 1))
+    })
+}
 
 /// Returns whether all fields with text look like names of columns, and there is such a field.
 fn looks_like_names(record: &[SampleField]) -> bool {
@@ -390,7 +418,7 @@ fn judge_header(
         matches!(classify(&field.text), InferredClass::Text | InferredClass::Boolean)
     };
     if first.iter().any(|field| !field.text.is_empty() && !is_word(field)) {
-        return (false, "the first line contains values");
+        return (false, VALUES);
     }
     // One name may be missing, because exports often leave the name of the index column empty.
     let nameless = first.iter().filter(|f| f.text.trim_ascii().is_empty() || is_null(f)).count();

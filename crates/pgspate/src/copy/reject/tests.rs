@@ -92,6 +92,7 @@ fn job(runtime: &Runtime, dsn: Arc<Dsn>, columns: &[&str]) -> CopyJob {
         name: name.clone(),
         encoder: None,
         date_format: None,
+        guessed_type: None,
         force_null: false,
         force_not_null: false,
     };

@@ -60,6 +60,7 @@ impl DelimitedSetup {
             name: format!("c{nth}"),
             encoder: FieldEncoder::new(&ty, &session).ok(),
             date_format: None,
+            guessed_type: None,
             force_null: self.force >> nth & 1 != 0,
             force_not_null: self.force >> (nth + 4) & 1 != 0,
         }

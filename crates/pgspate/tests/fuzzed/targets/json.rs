@@ -30,6 +30,7 @@ fn options() -> KeyedOptions {
         ty,
         field: None,
         date_format: None,
+        guessed_type: None,
     });
     let inputs = Arc::new(["in".to_owned()]);
     KeyedOptions { inputs, ignore_unknown: true, ..KeyedOptions::new(columns.to_vec()) }

@@ -1,0 +1,128 @@
+//! Checks that the first bytes of a later input agree with what was guessed from the first input.
+//!
+//! Without this check, the header of a later file would be a row, or its first row a header, or its
+//! NULLs and escapes texts.
+
+use std::io::{Cursor, Read};
+
+use super::{RecordShape, SniffedInputs, raw_names};
+use crate::format::delimited::{Dialect, Eol, parse_records};
+use crate::format::infer;
+use crate::format::sniff::{SniffOverrides, SniffedFormat, sniff};
+use crate::plan::match_fields;
+use crate::{Error, ErrorKind, Result, source};
+
+/// How many bytes of each later input are looked at.
+const FRONT_BYTES: u64 = 64 << 10;
+
+/// What the user has not said about delimited inputs, so that it was guessed from the first one.
+#[derive(Debug, Clone, Default)]
+pub(super) struct GuessedDialect {
+    pub(super) header: bool,
+    pub(super) null: bool,
+    pub(super) escape: bool,
+    /// The names by which a header is known: of `--columns`, or of the table's columns.
+    pub(super) known_names: Option<Vec<String>>,
+    /// The position of the input from which it was guessed.
+    pub(super) sampled: usize,
+}
+
+impl SniffedInputs {
+    /// Checks the first bytes of the input at position `index`, if they are delimited text and the
+    /// input is not the one whose dialect was guessed. Returns a reader of the whole input.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Format`] if the input has another header, NULL or escape.
+    pub(super) fn check_later_input(
+        &self,
+        index: usize,
+        mut reader: Box<dyn Read + Send>,
+    ) -> Result<Box<dyn Read + Send>> {
+        let RecordShape::Delimited { dialect, header, .. } = &self.shape else { return Ok(reader) };
+        let GuessedDialect { sampled, .. } = self.guessed;
+        let name = self.inputs[index].name();
+        if index == sampled {
+            return Ok(reader);
+        }
+        let mut front = Vec::new();
+        let read = reader.by_ref().take(FRONT_BYTES).read_to_end(&mut front);
+        read.map_err(|error| source::read_error(error, name))?;
+        let is_complete = (front.len() as u64) < FRONT_BYTES;
+        let lines = super::sniff_inputs::without_skipped_lines(
+            &front,
+            dialect.comment,
+            dialect.skip_blank_lines,
+        );
+        if !lines.trim_ascii().is_empty() {
+            let given = SniffOverrides {
+                format: Some(self.sniffed.format),
+                delimiter: Some(dialect.delimiter),
+                quote: Some(dialect.quote),
+                ..SniffOverrides::default()
+            };
+            let known = header.as_deref().or(self.guessed.known_names.as_deref());
+            let found = sniff(name, &lines, is_complete, known, &given)?;
+            self.check_agrees(&found, first_names(dialect, &found, &lines, is_complete))?;
+        }
+        Ok(Box::new(Cursor::new(front).chain(reader)))
+    }
+
+    /// Checks the dialect of a later input, and its first record as the names of a header.
+    fn check_agrees(&self, found: &SniffedFormat, names: Vec<String>) -> Result<()> {
+        let RecordShape::Delimited { dialect, header, .. } = &self.shape else { return Ok(()) };
+        let first = self.inputs[self.guessed.sampled].name();
+        let refused = |message: String, hint: &str| {
+            Err(Error::new(ErrorKind::Format, message)
+                .hint(format!("{hint} Or load such files apart from the others.")))
+        };
+        let has_header = found.header || found.header_doubt.is_some();
+        let header_hint = "Say what holds for all files: `--header yes`, or `--header no` if the \
+                           first line is a row.";
+        match header {
+            None if self.guessed.header && !self.sniffed.header && has_header => {
+                let message = format!(
+                    "the first line seems to name the columns, but the first line of \"{first}\" \
+                     is a row"
+                );
+                return refused(message, header_hint);
+            }
+            Some(header)
+                if self.guessed.header
+                    && (self.header_overridden || !found.header && names.len() == header.len())
+                    && match_fields(header, &names).is_err() =>
+            {
+                let message =
+                    format!("the first line is not the header of \"{first}\", so it may be a row");
+                return refused(message, header_hint);
+            }
+            _ => {}
+        }
+        if self.guessed.null && dialect.null.is_empty() && found.null == "\\N" {
+            let message = format!("some fields are \\N, unlike those of \"{first}\"");
+            return refused(message, "If it stands for NULL in all files: `--null '\\N'`.");
+        }
+        if self.guessed.escape && dialect.quote.is_some() && found.escape != dialect.escape {
+            let (one, other) = (char::from(found.escape), char::from(dialect.escape));
+            let message = format!(
+                "quotes within quotes follow {one}, but the escape of \"{first}\" is {other}"
+            );
+            return refused(message, &format!("If it holds for all files: `--escape '{one}'`."));
+        }
+        Ok(())
+    }
+}
+
+/// Returns the fields of the first record.
+fn first_names(
+    dialect: &Dialect,
+    found: &SniffedFormat,
+    lines: &[u8],
+    is_complete: bool,
+) -> Vec<String> {
+    let body = &lines[found.mark_bytes.min(lines.len())..];
+    let mut rows = parse_records(dialect, Eol::from(found.line_end), body, is_complete, 1);
+    let mut first = if rows.is_empty() { Vec::new() } else { rows.remove(0) };
+    first.truncate(first.len() - usize::from(dialect.trailing_delimiter && !first.is_empty()));
+    let first: Vec<_> = first.into_iter().map(Option::unwrap_or_default).collect();
+    infer::column_names(raw_names(&first))
+}
