@@ -22,17 +22,16 @@ pytestmark = pytest.mark.skipif(PROGRAM is None, reason="PgBouncer is not instal
 
 
 @pytest.fixture(params=["session", "transaction"])
-def pooler(request, dsn, tmp_path) -> Iterator[tuple[str, str]]:
+def pooler(request, dsn, db, tmp_path) -> Iterator[tuple[str, str]]:
     """Yields the pooling mode, and the connection string of a PgBouncer with three sessions."""
     given = psycopg.conninfo.conninfo_to_dict(dsn)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    password = f" password='{given['password']}'" if "password" in given else ""
     folder = tmp_path / "pooler"
     folder.mkdir()
     (folder / "pgbouncer.ini").write_text(
         f"[databases]\n{given['dbname']} = host={given['host']} port={given.get('port', 5432)} "
-        f"user={given['user']}{password}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n"
+        f"user={given['user']} password='{db.info.password}'\n[pgbouncer]\nlisten_addr = 127.0.0.1\n"
         f"listen_port = {port}\nunix_socket_dir =\nauth_type = any\n"
         f"pool_mode = {request.param}\ndefault_pool_size = 3\n")
     # PgBouncer refuses to run as root. The owner of the server's socket can open it.

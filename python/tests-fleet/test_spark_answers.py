@@ -69,7 +69,7 @@ def test_a_lost_answer_doubles_rows_that_spark_writes_by_jdbc(spark, table, swal
     proxy, given = swallow(rb"insert into")
     url = f"jdbc:postgresql://127.0.0.1:{proxy.port}/{given['dbname']}?gssEncMode=disable"
     options = {"url": url, "dbtable": "t", "user": given["user"], "sslmode": "disable",
-               "password": given.get("password", ""), "driver": "org.postgresql.Driver"}
+               "password": table.info.password, "driver": "org.postgresql.Driver"}
     rows = spark.range(0, ROWS, 1, PARTS)
     rows.write.format("jdbc").options(**options).mode("append").save()
     assert proxy.swallowed == LOST

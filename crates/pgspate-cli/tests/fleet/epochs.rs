@@ -112,7 +112,7 @@ fn a_stream_outlives_an_exchange_of_its_table() {
     assert_eq!(scene.ids(), "2 7");
 }
 
-/// The query goes on under the table's new name, and repeats its latest epoch.
+/// The query continues under the table's new name, and repeats its latest epoch.
 #[test]
 fn a_stream_outlives_a_new_name_of_its_table() {
     let scene = DriverScene::new();
