@@ -36,7 +36,7 @@ help:
 	@echo 'make wheel      build the Python package and try it in a new environment'
 	@echo 'make check      run what CI runs: format, lints, tests on two versions of PostgreSQL'
 	@echo 'make test-debezium  apply real Debezium and wal2json; needs Java, Maven and MariaDB'
-	@echo 'make test-fleet  write from Spark and Ray; needs Java 17, and fetches 0.7 GB of packages'
+	@echo 'make test-fleet  write from Spark and Ray; needs Java 17 and Maven, and 0.7 GB of packages'
 	@echo 'make bench      compare with other loaders and write docs/bench/'
 	@echo 'make fuzz       fuzz each target for FUZZ_SECONDS; nightly and cargo-fuzz add coverage'
 	@echo 'make audit      check advisories, licences and sources of all dependencies'
@@ -79,26 +79,28 @@ $(BARE)/made: python/tests/requirements-bare.txt
 	$(BARE)/bin/python $(PIP_INSTALL) python/tests/requirements-bare.txt
 	@touch $@
 
+# The driver of Spark's own writer, to compare with.
+JDBC_VERSION = 42.7.14
+JDBC = target/jdbc/postgresql-$(JDBC_VERSION).jar
+$(JDBC):
+	@command -v mvn > /dev/null || { echo "Maven is missing: apt-get install maven"; exit 1; }
+	mvn -B -q org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy \
+		-Dartifact=org.postgresql:postgresql:$(JDBC_VERSION) -DoutputDirectory=$(CURDIR)/target/jdbc
+
 # Writes from real engines, with tasks, executors and nodes that die. The second run of mypy sees the
 # engines' own types.
 FLEET_TYPED = pgspate/spark.py pgspate/_spark_source.py pgspate/_spark_stream.py pgspate/ray.py \
 	pgspate/dlt.py pyspark_pgspate
-test-fleet: $(VENV)/made $(FLEET)/made $(AIRFLOW)/made
+test-fleet: $(VENV)/made $(FLEET)/made $(AIRFLOW)/made $(JDBC)
 	@java -version 2> /dev/null || { \
 		echo "Java 17 is missing: apt-get install default-jre-headless"; exit 1; \
 	}
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/maturin develop -q -m python/Cargo.toml
 	cd python && ../$(FLEET)/bin/mypy $(FLEET_TYPED)
-	cd python && PYTHONPATH=$(CURDIR)/python ../$(FLEET)/bin/python -m pytest tests-fleet
+	cd python && PYTHONPATH=$(CURDIR)/python PGSPATE_TEST_JDBC=$(CURDIR)/$(JDBC) \
+		../$(FLEET)/bin/python -m pytest tests-fleet
 	cd python && PYTHONPATH=$(CURDIR)/python ../$(AIRFLOW)/bin/python -m pytest \
 		tests-fleet/test_airflow.py
-
-# The driver of Spark's own writer, to compare with.
-JDBC_VERSION = 42.7.14
-JDBC = target/jdbc/postgresql-$(JDBC_VERSION).jar
-$(JDBC):
-	mvn -B -q org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy \
-		-Dartifact=org.postgresql:postgresql:$(JDBC_VERSION) -DoutputDirectory=$(CURDIR)/target/jdbc
 
 $(FLEET)/made: python/tests/requirements-fleet.txt
 	$(PYTHON) -m venv $(FLEET)

@@ -2,7 +2,7 @@
 
 Needs the environment of `make test-fleet`, Java 17, and lineitem as Parquet. Client and server
 share the machine's processors, so the server's CPU time is measured, too. Slow ways write fewer
-rows, so ways are compared by rows per second. All ways write into an empty table.
+rows, so ways are compared by rows per second. Rounds run every way of a group once, in turn.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,17 +21,19 @@ import pgspate.spark
 import psycopg
 import pyarrow.parquet
 import ray
-from pyspark.sql import DataFrame, SparkSession
-
 from datasets import LINEITEM_COLUMNS, create_table_sql
+from fleet_nights import Nights
 from measure import child_pids, server_cpu_s, wait_for_process_count
 from places import Places, find_pg_bin
+from pyspark.sql import DataFrame, SparkSession
 from server import DATABASE, USER, Server
 
 TABLE = "lineitem"
 PARTITIONS = 8
+TASKS = 1000
 WRITE_SQL_ROWS = 20_000
 SAMPLE_INTERVAL_S = 0.05
+TASK_TABLE = f"create table {TABLE} (id bigint)"
 COLUMN_NAMES = ", ".join(column.name for column in LINEITEM_COLUMNS)
 
 
@@ -43,9 +45,16 @@ class Trials:
         self.dsn = f"postgresql://{USER}@127.0.0.1:{server.port}/{DATABASE}"
         self.done: list[dict] = []
 
-    def measure(self, group: str, way: str, rows: int, write: Callable[[], object]) -> None:
-        """Measures `write`, which fills an empty table, and checks the number of rows."""
-        self.server.sql(f"drop table if exists {TABLE}; {create_table_sql(TABLE)}; checkpoint")
+    def measure(
+        self, group: str, way: str, rows: int, write: Callable[[], object],
+        create: str = create_table_sql(TABLE), found_rows: int | None = None,
+    ) -> None:
+        """Measures `write`, and checks the table's number of rows.
+
+        `create` creates the table, and `rows` are written. The table then has `found_rows`.
+        """
+        self.server.sql("drop schema if exists pgspate cascade")
+        self.server.sql(f"drop table if exists {TABLE}; {create}; checkpoint")
         idle = len(child_pids(self.server.pid))
         with self._sampled_connections() as sampled:
             [[lsn]] = self.server.sql("select pg_current_wal_lsn()")
@@ -56,10 +65,13 @@ class Trials:
             [[wal]] = self.server.sql(f"select pg_current_wal_lsn() - '{lsn}'")
         wait_for_process_count(self.server.pid, idle)
         [[found]] = self.server.sql(f"select count(*) from {TABLE}")
-        if int(found) != rows:
-            raise SystemExit(f"error: {way}: wrote {found} rows, expected {rows}")
+        expected = rows if found_rows is None else found_rows
+        if int(found) != expected:
+            raise SystemExit(f"error: {way}: found {found} rows, expected {expected}")
+        load = round(os.getloadavg()[0], 1)
         trial = {"group": group, "way": way, "rows": rows, "wall": round(wall, 3),
-                 "server_cpu": round(cpu, 3), "wal_bytes": int(wal), "connections": max(sampled)}
+                 "server_cpu": round(cpu, 3), "wal_bytes": int(wal), "connections": max(sampled),
+                 "load": load}
         self.done.append(trial)
         print(json.dumps(trial), flush=True)
 
@@ -87,7 +99,7 @@ class Trials:
         """Returns a Markdown table of medians for each group, relative to its first way."""
         lines = []
         for group in dict.fromkeys(trial["group"] for trial in self.done):
-            lines += ["", "| way | rows | wall, s | rows/s | times | server CPU, µs/row "
+            lines += ["", group, "", "| way | rows | wall, s | rows/s | times | server CPU, µs/row "
                       "| WAL, B/row | connections |", "|---|---:|---:|---:|---:|---:|---:|---:|"]
             trials = [trial for trial in self.done if trial["group"] == group]
             first = None
@@ -135,21 +147,42 @@ def spark_ways(spark: SparkSession, trials: Trials, path: Path) -> dict[str, Cal
     }
 
 
-def copy_partitions(frame: DataFrame, url: str) -> None:
-    """Writes each partition by a COPY of its own, as people write it by hand."""
+def make_copy(url: str) -> Callable[[Iterable], pyarrow.Table]:
+    """Returns a function that writes batches by a COPY, as people write it by hand."""
     types = [column.sql.partition("(")[0] for column in LINEITEM_COLUMNS]
+    statement = f"copy {TABLE} ({COLUMN_NAMES}) from stdin (format binary)"
 
     def copy(batches):
-        with psycopg.connect(url) as connection, connection.cursor() as cursor:
-            statement = f"copy {TABLE} ({COLUMN_NAMES}) from stdin (format binary)"
-            with cursor.copy(statement) as copying:
-                copying.set_types(types)
-                for batch in batches:
-                    for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                        copying.write_row(row)
-        yield pyarrow.record_batch({"done": [True]})
+        with psycopg.connect(url) as connection, connection.cursor().copy(statement) as copying:
+            copying.set_types(types)
+            for batch in batches:
+                for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                    copying.write_row(row)
+        return pyarrow.table({"done": [True]})
 
-    frame.mapInArrow(copy, "done boolean").collect()
+    return copy
+
+
+def copy_partitions(frame: DataFrame, url: str) -> None:
+    """Writes each partition by a COPY of its own."""
+    copy = make_copy(url)
+    frame.mapInArrow(lambda batches: copy(batches).to_batches(), "done boolean").collect()
+
+
+def task_ways(spark: SparkSession, url: str) -> dict[str, tuple[int, Callable[[], object]]]:
+    """Returns ways to run many small tasks, by name, and the rows that each writes."""
+    rows = spark.range(0, TASKS * 1000, 1, TASKS)
+    empty = spark.range(0, TASKS, 1, TASKS).filter("id < 0")
+
+    def load(frame: DataFrame) -> None:
+        pgspate.spark.load(frame, TABLE, to=url)
+
+    return {
+        "Spark alone, 1,000 empty partitions through Python":
+            (0, lambda: empty.mapInArrow(lambda batches: batches, "id long").collect()),
+        "pgspate, 1,000 empty partitions": (0, lambda: load(empty)),
+        "pgspate, 1,000 partitions of 1,000 rows": (TASKS * 1000, lambda: load(rows)),
+    }
 
 
 def ray_ways(trials: Trials, path: Path) -> dict[str, tuple[int, Callable[[], object]]]:
@@ -163,11 +196,17 @@ def ray_ways(trials: Trials, path: Path) -> dict[str, tuple[int, Callable[[], ob
     def connect():
         return psycopg.connect(url)
 
+    def copy_by_hand() -> None:
+        copy = make_copy(url)
+        data.map_batches(lambda table: copy([table]), batch_format="pyarrow",
+                         batch_size=None).materialize()
+
     def load(**options: object) -> None:
         pgspate.ray.write_postgres(data, TABLE, to=url, concurrency=2, **options)
 
     return {
         "write_sql, psycopg": (few.count(), lambda: few.write_sql(insert, connect)),
+        "psycopg COPY, a block each": (data.count(), copy_by_hand),
         "pgspate, commit=job": (data.count(), load),
         "pgspate, commit=task": (data.count(), lambda: load(commit="task")),
     }
@@ -207,18 +246,36 @@ def measure_spark(trials: Trials, args: argparse.Namespace, rows: int) -> None:
     for round_ in range(args.rounds + 1):
         for way, write in ways.items():
             if args.jar or not way.startswith("JDBC"):
-                trials.measure("Spark", way, rows, write)
+                trials.measure("Spark, lineitem", way, rows, write)
         if round_ == 0:
             trials.done.clear()
+    for _ in range(args.rounds):
+        for way, (rows, write) in task_ways(spark, trials.dsn).items():
+            trials.measure("Spark, small tasks", way, rows, write, TASK_TABLE)
+    nights = Nights(args.cache, trials.dsn)
+    for _ in range(args.rounds):
+        for way, write in nights.spark_ways(spark, has_jdbc=bool(args.jar)).items():
+            measure_night(trials, nights, way, write)
     spark.stop()
+
+
+def measure_night(trials: Trials, nights: Nights, way: str, write: Callable[[], object]) -> None:
+    """Measures a night, from the same table each time."""
+    rows = nights.rows
+    trials.measure("Nights of 100 meters", way, rows, write, nights.create_sql(TABLE), rows)
 
 
 def measure_ray(trials: Trials, args: argparse.Namespace) -> None:
     """Measures all ways with Ray."""
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-    for way, (rows, write) in ray_ways(trials, args.lineitem).items():
-        for _ in range(args.rounds):
-            trials.measure("Ray", way, rows, write)
+    ways = ray_ways(trials, args.lineitem)
+    nights = Nights(args.cache, trials.dsn)
+    for _ in range(args.rounds):
+        for way, (rows, write) in ways.items():
+            trials.measure("Ray, lineitem", way, rows, write)
+    for _ in range(args.rounds):
+        for way, write in nights.ray_ways().items():
+            measure_night(trials, nights, way, write)
     ray.shutdown()
 
 

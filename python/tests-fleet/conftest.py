@@ -145,6 +145,8 @@ def spark(spark_master) -> Iterator[object]:
     builder = SparkSession.builder.master(spark_master)
     for name, value in SPARK_SETTINGS.items():
         builder = builder.config(name, value)
+    if jar := os.environ.get("PGSPATE_TEST_JDBC"):
+        builder = builder.config("spark.jars", jar)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     yield session

@@ -1,7 +1,8 @@
-"""Answers to commits of tasks are lost: each row is written once."""
+"""Answers to commits of tasks are lost: each row is written once, and by JDBC twice."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import psycopg
@@ -60,3 +61,18 @@ def test_a_lost_answer_doubles_nothing(
     assert (report.rows_written, report.parts) == (ROWS, PARTS)
     assert proxy.swallowed == LOST
     assert counts(table) == (ROWS, ROWS)
+
+
+@pytest.mark.skipif("PGSPATE_TEST_JDBC" not in os.environ, reason="the JDBC driver is not given")
+def test_a_lost_answer_doubles_rows_that_spark_writes_by_jdbc(spark, table, swallow):
+    """Shows what pgspate is compared with: the same fault, by Spark's own writer."""
+    proxy, given = swallow(rb"insert into")
+    url = f"jdbc:postgresql://127.0.0.1:{proxy.port}/{given['dbname']}?gssEncMode=disable"
+    options = {"url": url, "dbtable": "t", "user": given["user"], "sslmode": "disable",
+               "password": table.info.password, "driver": "org.postgresql.Driver"}
+    rows = spark.range(0, ROWS, 1, PARTS)
+    rows.write.format("jdbc").options(**options).mode("append").save()
+    assert proxy.swallowed == LOST
+    written, distinct = counts(table)
+    print(f"JDBC: {ROWS} rows in {PARTS} tasks, {LOST} answers lost, {written} rows in the table")
+    assert (written, distinct) == (ROWS + LOST * ROWS // PARTS, ROWS)

@@ -17,6 +17,8 @@ from conftest import HERE, stages_left, wait_until
 DRIVER = str(HERE / "stream_driver.py")
 KILLS = int(os.environ.get("PGSPATE_TEST_FAULTS", "3"))
 ROWS = 10
+# How long a stream may go without an epoch. The limit is for hangs only.
+PROGRESS_SECONDS = 600
 
 
 @pytest.fixture
@@ -142,33 +144,41 @@ def test_a_stream_that_is_killed_loses_and_doubles_nothing(table, dsn, tmp_path)
     """Kills the query's driver soon after it has written an epoch, and starts it again."""
     chance = random.Random(7)
     (tmp_path / "in").mkdir()
-    files = 4 * KILLS + 4
-    for nth in range(files):
-        put(tmp_path, nth, *range(nth * ROWS, (nth + 1) * ROWS))
 
     def start() -> subprocess.Popen:
         with (tmp_path / "log").open("w") as log:
             return subprocess.Popen([sys.executable, DRIVER, dsn, str(tmp_path)], stdout=log,
                                     stderr=log, start_new_session=True)
 
-    def has_written(driver: subprocess.Popen, rows: int) -> bool:
-        assert driver.poll() is None, (tmp_path / "log").read_text()[-3000:]
-        return len(ids(table)) >= rows
+    def wait_for_epochs(driver: subprocess.Popen, epochs: int) -> None:
+        """Waits until so many epochs are written. The limit is for each of them."""
+        while (written := len(ids(table)) // ROWS) < epochs:
+            wait_until(lambda written=written: driver.poll() is not None
+                       or len(ids(table)) // ROWS > written,
+                       "no epoch is written", PROGRESS_SECONDS)
+            if driver.poll() is not None and len(ids(table)) // ROWS < epochs:
+                pytest.fail((tmp_path / "log").read_text()[-3000:])
 
-    for _ in range(KILLS):
-        before = len(ids(table))
-        wanted = before + ROWS * chance.randrange(1, 4)
+    def put_files(epochs: int) -> None:
+        for nth in range(len(list((tmp_path / "in").iterdir())), epochs):
+            put(tmp_path, nth, *range(nth * ROWS, (nth + 1) * ROWS))
+
+    for nth in range(KILLS):
+        epochs = len(ids(table)) // ROWS + chance.randrange(1, 4)
+        put_files(epochs + 3)
         driver = start()
-        wait_until(lambda wanted=wanted, driver=driver: has_written(driver, wanted),
-                   "no epoch is written", 600)
+        wait_for_epochs(driver, epochs)
         # The kill hits one of the epoch's last steps, or a step of the next epoch.
         time.sleep(chance.choice([0, chance.uniform(0, 0.5)]))
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait(60)
         found = ids(table)
         assert len(found) == len(set(found))
+        print(f"kill {nth + 1} after {len(found) // ROWS} epochs", flush=True)
+    epochs = len(list((tmp_path / "in").iterdir()))
     driver = start()
-    assert driver.wait(900) == 0, (tmp_path / "log").read_text()[-3000:]
-    assert ids(table) == list(range(files * ROWS))
+    wait_for_epochs(driver, epochs)
+    assert driver.wait(PROGRESS_SECONDS) == 0, (tmp_path / "log").read_text()[-3000:]
+    assert ids(table) == list(range(epochs * ROWS))
     assert [done for done, _ in jobs(table)] == [True]
     assert stages_left(table) == []

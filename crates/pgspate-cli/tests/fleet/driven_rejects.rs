@@ -70,6 +70,25 @@ fn too_many_rejects_fail_the_attempt_or_the_job() {
     assert_eq!(scene.ids(), "-1 1 2");
 }
 
+/// The rows of a part are numbered through all of its chunks, each of which writes its rejects.
+#[test]
+fn rejects_of_all_chunks_of_a_part_stay() {
+    let scene = DriverScene::new();
+    let ticket = begin(&scene, rejecting(2));
+    let name = "n".repeat(500);
+    let good =
+        |ids: std::ops::Range<u32>| ids.map(|id| format!("{id},{name}\n")).collect::<String>();
+    let csv = |last: &str| format!("id,name\n{}x,\n{}y,\n{last}", good(0..4500), good(4500..9000));
+    let error = scene.write_csv(&ticket, 0, &csv("z,\n")).unwrap_err();
+    let caused = "3 rows rejected; --max-rejects allows 2";
+    assert!(error.chain().contains(caused), "{}", error.chain());
+    let receipt = scene.write_csv(&ticket, 0, &csv("")).unwrap();
+    assert_eq!(receipt.rows, 9000);
+    assert_eq!(scene.complete(&ticket, &[receipt]).unwrap().rejected, 2);
+    let expected = "0|4500|4502|id|22P02|x, 0|9001|9003|id|22P02|y,";
+    assert_eq!(scene.case.value(REJECTS), expected);
+}
+
 #[test]
 fn an_aborted_job_leaves_no_rejects() {
     let scene = DriverScene::new();

@@ -5,8 +5,9 @@ use std::thread;
 use pgspate::ErrorKind;
 use pgspate::Result;
 use pgspate::driven::{
-    AbortOutcome, FleetCommit, FleetJobOptions, FleetMode, FleetTicket, StreamEpoch,
+    self, AbortOutcome, FleetCommit, FleetJobOptions, FleetMode, FleetTicket, StreamEpoch,
 };
+use pgspate::session::WaitLimits;
 
 use crate::driven::DriverScene;
 
@@ -109,6 +110,29 @@ fn a_stream_outlives_an_exchange_of_its_table() {
     let ticket = begin(&scene, 1).unwrap();
     scene.complete(&ticket, &[scene.write(&ticket, 0, 2, 2)]).unwrap();
     assert_eq!(scene.ids(), "2 7");
+}
+
+/// The query continues under the table's new name, and repeats its latest epoch.
+#[test]
+fn a_stream_outlives_a_new_name_of_its_table() {
+    let scene = DriverScene::new();
+    let begin_into = |table: &str, number| {
+        let (options, limits) = (epoch(number, Some("a")), WaitLimits::default());
+        let handle = scene.runtime.handle();
+        driven::begin(table, None, options, None, &scene.dsn, limits, handle).unwrap()
+    };
+    let write = |ticket: &FleetTicket, id| {
+        scene.complete(ticket, &[scene.write(ticket, 0, id, id)]).unwrap();
+    };
+    write(&begin_into("t", 0), 1);
+    scene.case.db.run("create schema s; alter table t set schema s; alter table s.t rename to u");
+    assert!(begin_into("s.u", 0).is_complete);
+    write(&begin_into("s.u", 1), 2);
+    scene.case.db.run("alter table s.u rename to t; alter table s.t set schema public");
+    assert!(begin_into("t", 1).is_complete);
+    write(&begin_into("t", 2), 3);
+    assert_eq!(scene.ids(), "-1 1 2 3");
+    assert_eq!(scene.case.value("select count(*) from pgspate.job"), "1");
 }
 
 #[test]

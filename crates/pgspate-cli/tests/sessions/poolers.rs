@@ -7,10 +7,12 @@ use crate::support::LoadCase;
 
 /// The arguments of every command that connects to a server, to be split at spaces. The commands
 /// use `t.csv` and table `t`.
-pub(crate) const COMMANDS: [&str; 7] = [
+pub(crate) const COMMANDS: [&str; 9] = [
     "load t.csv",
     "load t.csv --plan",
     "sync t.csv --scope all",
+    "sync t.csv --table t --scope-by id --fleet f --generation 1 --members 1 --member 0",
+    "fleet f",
     "apply events.ndjson",
     "doctor",
     "tune",

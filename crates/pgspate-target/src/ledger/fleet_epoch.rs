@@ -27,7 +27,7 @@ and pg_catalog.to_regnamespace(pg_catalog.concat('pgspate_job_', e.job)) is null
 /// An epoch of a stream.
 #[derive(Debug, Clone, Copy)]
 pub struct EpochOfStream<'a> {
-    /// The stream's name. Each table has streams of its own.
+    /// The stream's name. Each table has streams of its own, also after it is renamed.
     pub stream: &'a str,
     /// The epoch's number.
     pub number: i64,
@@ -48,7 +48,10 @@ pub async fn join_epoch(
     epoch: EpochOfStream<'_>,
 ) -> Result<BegunFleetJob> {
     schema::ensure_ledger(client).await?;
-    let key = digest_texts(["fleet stream", new.table, epoch.stream]);
+    let key = match find_key(client, new.table_oid, epoch.stream).await? {
+        Some(key) => key,
+        None => digest_texts(["fleet stream", new.table, epoch.stream]),
+    };
     let begun = async {
         lock_for_begin(client, &key).await?;
         check_trusted(client, &key, new.name.unwrap_or_default()).await?;
@@ -58,6 +61,16 @@ pub async fn join_epoch(
         }
     };
     in_transaction(client, begun).await
+}
+
+/// Returns the key of the jobs of a stream into this table. The key has the name that the table had
+/// when the stream began. Returns `None` if no epoch has begun, or if a new table has taken the
+/// table's name since the latest epoch: then the jobs are found by the name.
+async fn find_key(client: &Client, table_oid: u32, stream: &str) -> Result<Option<String>> {
+    let sql = "select key from pgspate.job where table_oid = $1 and command = 'fleet' \
+               and options->'epoch'->>'stream' = $2 order by job desc limit 1";
+    let row = client.fetch_opt(sql, &[&table_oid, &stream]).await.map_err(ledger_error())?;
+    Ok(row.map(|row| row.get(0)))
 }
 
 /// Returns the job of the stream's latest epoch. Returns `None` if the epoch's job is to be

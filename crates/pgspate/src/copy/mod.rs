@@ -36,7 +36,7 @@ use pgspate_target::session::WaitLimits;
 pub(crate) use commit::{COMMIT_DURABLY, emptying_error};
 pub use progress::{CopyProgress, ProgressSnapshot, Waiting};
 pub(crate) use reject::{blames_one_row, is_row_error_code};
-pub(crate) use rejecting::{RejectingCopy, run_rejecting};
+pub(crate) use rejecting::{AttemptRejects, run_rejecting};
 pub use run::run;
 pub use session_setup::SessionOpener;
 pub(crate) use session_setup::{CopySetup, EarlySession, ReadySession};

@@ -8,15 +8,15 @@ use tokio_postgres::Client;
 use super::connection;
 use super::{FleetReceipt, FleetTicket};
 use crate::copy::{
-    self, COMMIT_DURABLY, CopyEnd, CopyJob, Destination, EarlySession, LaneSession, ReadySession,
-    RejectingCopy,
+    self, AttemptRejects, COMMIT_DURABLY, CopyEnd, CopyJob, Destination, EarlySession, LaneSession,
+    ReadySession,
 };
 use crate::format::EncodeMode;
 use crate::plan::{self, RowPlan};
 use crate::reading::{InputOrigin, LoadWatch, ReadingOptions, StageCopy, Survey, hint_encoding};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Dsn;
-use pgspate_target::ledger::{self, Reject, SealedPart};
+use pgspate_target::ledger::{self, SealedPart};
 use pgspate_target::session::{ReconnectBackoff, WaitLimits};
 use pgspate_target::{TargetTable, TypedQuery, pin_transaction_sql, server_error, users_path_sql};
 
@@ -72,7 +72,6 @@ struct CopiedRows {
     columns: Vec<String>,
     /// The table's oid.
     table_oid: u32,
-    rejects: Vec<Reject>,
 }
 
 /// The result of sealing an attempt.
@@ -100,13 +99,10 @@ impl Attempt<'_> {
         }
         let table = &ticket.table;
         let survey = Survey::take_in(connection, options, table, limits, dsn.clone(), runtime)?;
-        let CopiedRows { session, columns, table_oid, rejects } = self.copy_rows(survey)?;
+        let CopiedRows { session, columns, table_oid } = self.copy_rows(survey)?;
         let LaneSession { connection, rows_written } = session;
         let rows = rows_written.cast_signed();
-        let sealing = async {
-            ledger::insert_attempt_rejects(&connection.client, ticket.job, &rejects).await?;
-            self.seal(&connection.client, table_oid, &columns, rows).await
-        };
+        let sealing = self.seal(&connection.client, table_oid, &columns, rows);
         let receipt = match runtime.block_on(sealing)? {
             Seal::Sealed(xid) => FleetReceipt { job: ticket.job, part: self.part, xid, rows },
             Seal::Late(done) => return Ok(self.receipt(&done)),
@@ -165,18 +161,16 @@ impl Attempt<'_> {
         let explain = |error| self.explain_failure(table, plan, error);
         let columns = plan.columns.iter().map(|it| it.name.clone()).collect();
         if let Some(most) = rejects_max {
-            let copied = copy::run_rejecting(&job, connection, cutter, most, &watch.copy, runtime);
-            let RejectingCopy { session, rejects } = copied.map_err(explain)?;
-            return Ok(CopiedRows { session, columns, table_oid: table.oid, rejects });
+            let rejects = AttemptRejects { job: ticket.job, rows_max: most };
+            let (progress, table_oid) = (&watch.copy, table.oid);
+            let copied = copy::run_rejecting(&job, connection, cutter, rejects, progress, runtime);
+            return Ok(CopiedRows { session: copied.map_err(explain)?, columns, table_oid });
         }
         let ready = runtime.block_on(ReadySession::of_connection(connection, &job.setup))?;
         let job = CopyJob { early_session: EarlySession::from_open(ready, runtime), ..job };
         match copy::run(&job, cutter, &watch.copy, runtime).map_err(explain)? {
             CopyEnd::Done(_, mut sessions) => match (sessions.pop(), sessions.is_empty()) {
-                (Some(session), true) => {
-                    let rejects = Vec::new();
-                    Ok(CopiedRows { session, columns, table_oid: table.oid, rejects })
-                }
+                (Some(session), true) => Ok(CopiedRows { session, columns, table_oid: table.oid }),
                 _ => Err(Error::new(ErrorKind::Bug, "the session with the rows was closed")),
             },
             CopyEnd::LanesConflict => {
