@@ -18,7 +18,7 @@ pub(crate) fn run(args: ServeArgs, style: TerminalStyle) -> Result<CommandAnswer
     let ServeArgs { common, mut options } = args;
     let CommonArgs { to, json, quiet, .. } = common;
     let target = target::resolve_and_ask(to.as_deref(), quiet, style)?;
-    // The bodies have the limit that clients are told.
+    // Clients learn of the limit of bodies alone.
     options.writer.queue_bytes = options.limits.queue_bytes.max(options.writer.set_bytes);
     let runtime = runtime()?;
     let signals = {

@@ -1,7 +1,7 @@
 //! Who may write: tokens, client certificates, and checks against requests of foreign web pages.
 //!
 //! Without tokens and client certificates only this machine's programs may write. A browser on this
-//! machine is one of them, and its pages are anybody's. So the request must name a loopback host,
+//! machine is one of them, and its pages come from other machines. So the request must name a loopback host,
 //! which a page under another name (DNS rebinding) cannot, and must not come from another origin.
 
 use std::net::IpAddr;
@@ -44,7 +44,7 @@ impl AccessRules {
             && !address.ip().to_canonical().is_loopback()
         {
             let message =
-                format!("could not listen on {address}: anybody on the network could write");
+                format!("could not listen on {address}: every machine of the network could write");
             return Err(Error::new(ErrorKind::Usage, message).hint(
                 "Name a file of tokens with `--tokens`, or the authority of client certificates \
                  with `--client-ca`. Without them, listen on 127.0.0.1 or on a Unix socket.",

@@ -286,8 +286,8 @@ impl InsertCall {
             let items = run.items.clone();
             match self.insert_run(found, run, list, is_large, outcomes.len()).await {
                 Ok(more) => outcomes.extend(more),
-                // No record was written yet, or only records of other runs, which are told.
-                Err(fault) if outcomes.is_empty() && items.is_none() => return Err(fault),
+                // All records are of this run, and none was written.
+                Err(fault) if items.is_none() => return Err(fault),
                 Err(fault) => {
                     let refused = items.map_or(0, |items| items.len());
                     let refuse = || Err(Box::new(fault.clone()));

@@ -74,7 +74,7 @@ impl RecordServer {
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] if a table does not exist, a file cannot be used, the address is in use,
-    /// or anybody on the network could write. The errors of [`Writer::open`].
+    /// or other machines could write without a token. The errors of [`Writer::open`].
     pub async fn open(dsn: Dsn, options: ServeOptions, runtime: &Handle) -> Result<RecordServer> {
         let access = AccessRules::new(&options)?;
         let tls = options.tls.as_ref().map(TlsFront::new).transpose()?.map(Arc::new);

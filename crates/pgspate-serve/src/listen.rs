@@ -95,7 +95,7 @@ async fn listen_on_file(path: &Path, is_open: bool) -> io::Result<Front> {
     }
     let socket = UnixSocket::new_stream()?;
     socket.bind(path)?;
-    // Before the socket listens, so that nobody else connects in between.
+    // Before the socket listens, so that no other user connects in between.
     let mode = if is_open { 0o600 } else { 0o666 };
     fs::set_permissions(path, Permissions::from_mode(mode))?;
     let facts = fs::symlink_metadata(path)?;

@@ -89,7 +89,7 @@ fn writing() -> Vec<Flag<WriterOptions>> {
         value("keep", "TIME", parse_keep, |it: &mut WriterOptions, time| it.keep_keys = time)
             .default("1d")
             .help("Remember the outcome of a request with an Idempotency-Key for this long"),
-        switch("triggers-share", |it: &mut WriterOptions| it.shares_triggers = true).help(
+        switch("share-triggers", |it: &mut WriterOptions| it.shares_triggers = true).help(
             "Write records of several requests by one statement although the table has triggers",
         ),
     ]

@@ -187,23 +187,24 @@ impl FoundRecords {
             FoundContent::Json(items) => {
                 let range = run.items.clone().unwrap_or(0..items.items.len());
                 rows.columns = (0..columns.len()).map(Some).collect();
+                rows.fields = columns.clone();
                 self.encode_json(&items.items[range], shape, &mut rows)?;
             }
-            content => {
-                let names = &self.kinds[0];
-                let present: Vec<usize> = columns
-                    .iter()
-                    .filter_map(|it| names.iter().position(|name| name == it))
-                    .collect();
+            FoundContent::Csv => {
+                // All fields are encoded, also those that are not written: a record with another
+                // number of fields is then recognised.
+                rows.columns = columns.iter().map(|name| self.place_of(name)).collect();
+                rows.fields = self.kinds[0].clone();
+                self.encode_csv(shape, &mut rows)?;
+            }
+            FoundContent::Arrow(schema) => {
+                let places: Vec<usize> =
+                    columns.iter().filter_map(|name| self.place_of(name)).collect();
                 let mut next = 0..;
-                let place = |name: &String| names.contains(name).then(|| next.next()).flatten();
-                rows.columns = columns.iter().map(place).collect();
-                match content {
-                    FoundContent::Arrow(schema) => {
-                        self.encode_arrow(schema, &present, shape, &mut rows)?;
-                    }
-                    _ => self.encode_csv(&present, shape, &mut rows)?,
-                }
+                let field = |name: &String| self.place_of(name).and_then(|_| next.next());
+                rows.columns = columns.iter().map(field).collect();
+                rows.fields = places.iter().map(|place| self.kinds[0][*place].clone()).collect();
+                self.encode_arrow(schema, &places, shape, &mut rows)?;
             }
         }
         Ok(rows)
@@ -230,25 +231,25 @@ impl FoundRecords {
         Ok(())
     }
 
-    fn encode_csv(
-        &self,
-        present: &[usize],
-        shape: &InsertShape,
-        rows: &mut TextRows,
-    ) -> Result<(), RequestFault> {
-        let (fields, field_of) = (self.kinds[0].len(), present.to_vec());
-        let options = csv_options(Arc::new(move |_| Ok((fields, field_of.clone()))));
+    /// Returns the place of a column in the header or the schema.
+    fn place_of(&self, column: &str) -> Option<usize> {
+        self.kinds[0].iter().position(|name| name == column)
+    }
+
+    fn encode_csv(&self, shape: &InsertShape, rows: &mut TextRows) -> Result<(), RequestFault> {
+        let fields = self.kinds[0].len();
+        let options = csv_options(Arc::new(move |_| Ok((fields, (0..fields).collect()))));
         let reader = Box::new(Cursor::new(self.body.clone()));
         let invalid = |error: Error| RequestFault::of_error(&error, false);
         let mut cutter = DelimitedCutter::open(BODY, reader, options).map_err(invalid)?;
-        let column = |position: &usize| DelimitedColumn {
-            name: self.kinds[0][*position].clone(),
+        let column = |name: &String| DelimitedColumn {
+            name: name.clone(),
             encoder: None,
             date_format: None,
             force_null: false,
             force_not_null: false,
         };
-        let columns = present.iter().map(column).collect();
+        let columns = self.kinds[0].iter().map(column).collect();
         let version = shape.session.server_version;
         let mut encoder = DelimitedEncoder::new(Dialect::csv(), columns, version);
         while let Some(chunk) = cutter.next().map_err(invalid)? {
@@ -260,13 +261,13 @@ impl FoundRecords {
     fn encode_arrow(
         &self,
         schema: &SchemaRef,
-        present: &[usize],
+        places: &[usize],
         shape: &InsertShape,
         rows: &mut TextRows,
     ) -> Result<(), RequestFault> {
         let invalid = |error: Error| RequestFault::of_error(&error, false);
-        let mut columns = Vec::with_capacity(present.len());
-        for &index in present {
+        let mut columns = Vec::with_capacity(places.len());
+        for &index in places {
             let field = schema.field(index);
             let types = shape.request.columns.iter().zip(&shape.column_types);
             let Some((_, ty)) = types.into_iter().find(|(name, _)| *name == field.name()) else {

@@ -19,6 +19,8 @@ const PIECE_BYTES: usize = 256 << 10;
 pub(crate) struct TextRows {
     text: Vec<u8>,
     rows: Vec<Result<Range<usize>, Box<RequestFault>>>,
+    /// The names of the fields of each line.
+    pub(super) fields: Vec<String>,
     /// For each column of the shape the number of its field. A column without a field is NULL.
     pub(super) columns: Vec<Option<usize>>,
     bytes_max: usize,
@@ -26,7 +28,8 @@ pub(crate) struct TextRows {
 
 impl TextRows {
     pub(super) fn new(bytes_max: usize) -> TextRows {
-        TextRows { text: Vec::new(), rows: Vec::new(), columns: Vec::new(), bytes_max }
+        let (fields, columns) = (Vec::new(), Vec::new());
+        TextRows { text: Vec::new(), rows: Vec::new(), fields, columns, bytes_max }
     }
 
     /// Returns the number of records, refused ones included.
@@ -114,11 +117,26 @@ impl TextRows {
         let line = &self.text[self.rows[nth].clone()?];
         let fields: Vec<Option<Cow<'_, [u8]>>> =
             line.split(|byte| *byte == b'\t').map(copy_field).collect();
+        self.check_count(fields.len())?;
         let value = |place: &Option<usize>| place.and_then(|place| fields.get(place)?.as_deref());
         let values: Vec<Option<&[u8]>> = self.columns.iter().map(value).collect();
         shape
             .push_record(&values, out)
             .map_err(|error| Box::new(RequestFault::of_error(&error, false)))
+    }
+}
+
+impl TextRows {
+    /// Refuses a record with too few or too many fields, in COPY's words.
+    fn check_count(&self, count: usize) -> Result<(), Box<RequestFault>> {
+        let message = match self.fields.get(count) {
+            Some(missing) => format!("missing data for column \"{missing}\""),
+            None if count > self.fields.len().max(1) => {
+                "extra data after last expected column".to_owned()
+            }
+            None => return Ok(()),
+        };
+        Err(Box::new(RequestFault::bad("22P04", message)))
     }
 }
 
