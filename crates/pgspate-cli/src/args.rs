@@ -32,7 +32,7 @@ pub(crate) enum Command {
     Sync(Box<ParsedFlags<SyncArgs>>),
     /// Apply a stream of changes to tables, exactly once
     Apply(Box<ParsedFlags<ApplyArgs>>),
-    /// Take records over HTTP, write together what arrives together, answer when durable
+    /// Take records over HTTP, and answer each when it is durable
     Serve(Box<ParsedFlags<ServeArgs>>),
     /// Find what slows writes on a server and what helps; change nothing
     Doctor(ParsedFlags<DoctorArgs>),

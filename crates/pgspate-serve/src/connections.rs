@@ -35,7 +35,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(5);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\n\
-    content-type: application/json\r\ncontent-length: 88\r\nconnection: close\r\n\r\n\
+    content-type: application/json\r\ncontent-length: 91\r\nconnection: close\r\n\r\n\
     {\"code\":\"too_many_connections\",\"message\":\"too many connections\",\
     \"details\":null,\"hint\":null}";
 

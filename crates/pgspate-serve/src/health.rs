@@ -38,6 +38,11 @@ pub(crate) async fn watch_server(
                 }
                 // Another attempt to connect decides: the session alone may have been ended.
             }
+            // The server answers, though it has no connection left. The lanes have theirs.
+            Ok(Err(error)) if error.sqlstate().is_some_and(|code| code.code() == "53300") => {
+                set_up(true);
+                sleep(INTERVAL).await;
+            }
             _ => {
                 set_up(false);
                 sleep(CONNECT_PAUSE).await;

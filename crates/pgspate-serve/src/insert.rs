@@ -126,14 +126,16 @@ impl InsertCall {
     ) -> Result<(Vec<Vec<String>>, Vec<usize>), RequestFault> {
         let (mut lists, mut numbers) = (Vec::<Vec<String>>::new(), Vec::new());
         for kind in &found.kinds {
-            let list: Vec<String> = match &self.query.columns {
+            let mut list: Vec<String> = match &self.query.columns {
                 None => kind.clone(),
                 Some(names) if self.preferences.missing_is_default => {
                     names.iter().filter(|name| kind.contains(name)).cloned().collect()
                 }
                 Some(names) => names.clone(),
             };
-            let known = lists.iter().position(|other| is_same_set(other, &list));
+            // In one order, so that clients with other orders share statements and digests of keys.
+            list.sort_unstable();
+            let known = lists.iter().position(|other| *other == list);
             numbers.push(known.unwrap_or(lists.len()));
             if known.is_none() {
                 lists.push(list);
@@ -397,10 +399,6 @@ fn at_record(fault: RequestFault, nth: usize) -> RequestFault {
         None => format!("record {}", nth + 1),
     };
     fault.details(details)
-}
-
-fn is_same_set(one: &[String], other: &[String]) -> bool {
-    one.len() == other.len() && one.iter().all(|name| other.contains(name))
 }
 
 /// Runs a decoder: on a thread of its own if the body is large.

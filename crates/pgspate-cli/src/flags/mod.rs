@@ -208,6 +208,8 @@ mod tests {
         assert_alike(&asked::<LoadArgs>(&["x"]).options, &load);
         let sync = asked::<SyncArgs>(&["x", "--no-delete"]).options;
         assert_alike(&sync, &sync::SyncOptions { reading, ..sync::SyncOptions::default() });
+        let served = pgspate_serve::ServeOptions { tables: sources.clone(), ..Default::default() };
+        assert_alike(&asked::<ServeArgs>(&["-t", "x"]).options, &served);
         let apply = apply::ApplyOptions { sources, ..apply::ApplyOptions::default() };
         assert_alike(&asked::<ApplyArgs>(&["x"]).options, &apply);
         assert_alike(&asked::<DoctorArgs>(&[]).options, &doctor::DoctorOptions::default());

@@ -29,6 +29,19 @@ fn a_request_with_a_known_key_gets_the_first_answer() {
 }
 
 #[test]
+fn the_order_of_columns_and_the_format_make_no_other_request() {
+    let scene = ServeScene::new(&[]);
+    let send = |media: &str, body: &str| {
+        let headers = [("content-type", media), ("idempotency-key", "k")];
+        scene.process.send("POST", "/tables/account/rows", &headers, body.as_bytes()).status
+    };
+    assert_eq!(send("application/json", r#"{"id":1,"name":"a"}"#), 201);
+    assert_eq!(send("application/json", r#"[{"name":"a","id":1}]"#), 201);
+    assert_eq!(send("text/csv", "name,id\na,1\n"), 201);
+    assert_eq!(send("text/csv", "name,id\na,2\n"), 422);
+}
+
+#[test]
 fn records_that_are_written_each_by_itself_have_a_key_each() {
     let scene = ServeScene::new(&[]);
     let headers = [("idempotency-key", "batch"), ("prefer", "rows=each")];

@@ -145,12 +145,17 @@ fn a_lost_connection_leaves_an_unknown_outcome_that_a_key_resolves() {
     let (runtime, locker) = session(&dsn);
     let end_writers = "select count(pg_terminate_backend(pid)) from pg_locks \
                        where relation = 'note'::regclass and not granted";
+    let lock_waits =
+        || scene.process.get("/stats").json()["writer"]["lock_waits"].as_u64().unwrap();
     let call = |headers: &[(&str, &str)]| {
+        let before = lock_waits();
         runtime.block_on(locker.batch_execute("begin; lock table note")).unwrap();
         let process = &scene.process;
         thread::scope(|scope| {
             let call = scope.spawn(|| process.post(ROWS, headers, BODY));
-            wait_until("the record waits for the lock", || ask(&dsn, end_writers) != "0");
+            // From now on it waits for the lock as long as it takes.
+            wait_until("the record has left its lane", || lock_waits() > before);
+            wait_until("its session waits and is ended", || ask(&dsn, end_writers) != "0");
             runtime.block_on(locker.batch_execute("commit")).unwrap();
             call.join().unwrap()
         })

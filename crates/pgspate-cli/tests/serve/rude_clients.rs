@@ -110,6 +110,8 @@ fn connections_over_the_limit_are_refused() {
     }
     let refused = read_answer(&mut scene.process.connect());
     assert_eq!((refused.status, refused.code().as_str()), (503, "too_many_connections"));
+    let length: usize = refused.header("content-length").parse().unwrap();
+    assert_eq!(length, refused.body.len());
     held.pop();
     wait_until("a place is free", || {
         let mut stream = scene.process.connect();
