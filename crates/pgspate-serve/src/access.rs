@@ -1,8 +1,9 @@
 //! Who may write: tokens, client certificates, and checks against requests of foreign web pages.
 //!
 //! Without tokens and client certificates only this machine's programs may write. A browser on this
-//! machine is one of them, and its pages come from other machines. So the request must name a loopback host,
-//! which a page under another name (DNS rebinding) cannot, and must not come from another origin.
+//! machine is one of them, and its pages come from other machines. So the request must name a
+//! loopback host, which a page under another name (DNS rebinding) cannot. It must not come from
+//! another origin.
 
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;

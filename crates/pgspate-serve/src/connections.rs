@@ -1,7 +1,7 @@
 //! Accepts connections, and serves HTTP/1.1 and HTTP/2 on them.
 //!
-//! What a client may use has limits: connections, the size and the time of a head and of a body, and
-//! the time without a request.
+//! What a client may use has limits: connections, the size and the time of a head and of a body,
+//! and the time without a request.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -73,8 +73,8 @@ impl RecordServer {
     /// Connects to the server, looks the tables up, and listens.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] if a table does not exist, a file cannot be used, the address is in use,
-    /// or other machines could write without a token. The errors of [`Writer::open`].
+    /// [`ErrorKind::Usage`] if a table does not exist, a file cannot be used, the address is in
+    /// use, or other machines could write without a token. The errors of [`Writer::open`].
     pub async fn open(dsn: Dsn, options: ServeOptions, runtime: &Handle) -> Result<RecordServer> {
         let access = AccessRules::new(&options)?;
         let tls = options.tls.as_ref().map(TlsFront::new).transpose()?.map(Arc::new);

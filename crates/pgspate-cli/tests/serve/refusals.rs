@@ -42,7 +42,8 @@ fn requests_that_cannot_be_answered_are_refused() {
 fn errors_of_the_server_have_the_statuses_of_postgrest() {
     let sql = "\
 create table parent (id int primary key);
-create table child (id int primary key, up int references parent, n int check (n > 0), m int not null);
+create table child (id int primary key, up int references parent,
+  n int check (n > 0), m int not null);
 create function refuse() returns trigger language plpgsql as
   $$ begin raise exception 'not today' using hint = 'Try tomorrow.', detail = 'It is late.'; end $$;
 create table shut (id int);

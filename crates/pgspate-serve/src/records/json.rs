@@ -25,7 +25,7 @@ pub(super) type JsonResult = Result<JsonItem, Box<RequestFault>>;
 
 /// The objects of a body.
 #[derive(Debug, Default)]
-pub(super) struct JsonItems {
+pub(super) struct JsonRecords {
     pub(super) items: Vec<JsonResult>,
     /// The different sets of keys, each in the order of its first object.
     pub(super) kinds: Vec<Vec<String>>,
@@ -34,18 +34,18 @@ pub(super) struct JsonItems {
     last: Option<(Vec<Vec<u8>>, u32)>,
 }
 
-impl JsonItems {
+impl JsonRecords {
     /// Finds the objects of a body: one object, an array of objects, or with `lines` an object in
     /// each line. An invalid line is kept as such.
     ///
     /// # Errors
     /// If the body is not valid, or has more than `most` records.
-    pub(super) fn find(body: &[u8], lines: bool, most: usize) -> Result<JsonItems, RequestFault> {
+    pub(super) fn find(body: &[u8], lines: bool, most: usize) -> Result<JsonRecords, RequestFault> {
         if std::str::from_utf8(body).is_err() {
             return Err(invalid("the body is not valid UTF-8"));
         }
         let body = if u32::try_from(body.len()).is_ok() { body } else { &[] };
-        let mut found = JsonItems::default();
+        let mut found = JsonRecords::default();
         let start = if body.starts_with(b"\xEF\xBB\xBF") { 3 } else { 0 };
         match lines {
             true => found.find_lines(body, start, most)?,
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     fn kinds(body: &str, lines: bool) -> Result<(usize, Vec<Vec<String>>), String> {
-        match JsonItems::find(body.as_bytes(), lines, 1000) {
+        match JsonRecords::find(body.as_bytes(), lines, 1000) {
             Ok(found) => Ok((found.items.len(), found.kinds)),
             Err(fault) => Err(fault.message),
         }
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn invalid_lines_are_kept_and_invalid_arrays_are_refused() {
         let body = "{\"a\":1}\n\n{\"a\":\n{\"a\":2} x\n[1]\n{\"a\":3}";
-        let found = JsonItems::find(body.as_bytes(), true, 1000).unwrap();
+        let found = JsonRecords::find(body.as_bytes(), true, 1000).unwrap();
         let valid: Vec<bool> = found.items.iter().map(Result::is_ok).collect();
         assert_eq!(valid, [true, false, false, false, true]);
         let details = found.items[1].as_ref().unwrap_err().details.clone().unwrap();

@@ -25,7 +25,7 @@ use pgspate::format::{Chunk, ChunkData, Cutter};
 use pgspate::writer::InsertShape;
 use pgspate::{Error, ErrorKind};
 
-use self::json::JsonItems;
+use self::json::JsonRecords;
 pub(crate) use self::text_rows::TextRows;
 use crate::fault::RequestFault;
 
@@ -101,7 +101,7 @@ pub(crate) struct FoundRecords {
 }
 
 enum FoundContent {
-    Json(JsonItems),
+    Json(JsonRecords),
     Csv,
     Arrow(SchemaRef),
 }
@@ -129,7 +129,7 @@ impl FoundRecords {
         let (content, kinds) = match format {
             BodyFormat::Json | BodyFormat::JsonLines => {
                 let most = if each { EACH_RECORDS_MAX } else { RECORDS_MAX };
-                let mut items = JsonItems::find(&body, format == BodyFormat::JsonLines, most)?;
+                let mut items = JsonRecords::find(&body, format == BodyFormat::JsonLines, most)?;
                 let kinds = std::mem::take(&mut items.kinds);
                 (FoundContent::Json(items), kinds)
             }

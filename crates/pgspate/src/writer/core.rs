@@ -16,7 +16,7 @@ use super::lane::RecordLane;
 use super::queue::{SetLimits, UnitQueue};
 use super::rows::EncodedRows;
 use super::session::copy_error;
-use super::shape::{InsertRequest, InsertShape, TableFacts};
+use super::shape::{InsertRequest, InsertShape, ShapeFacts};
 use super::unit::{InsertOutcome, WriteUnit};
 use super::waiting::WaitingSessions;
 use crate::{Error, ErrorKind, Result};
@@ -442,7 +442,7 @@ impl WriterCore {
         &self,
         kept: &mut Option<Connection>,
         table: &str,
-    ) -> Result<TableFacts> {
+    ) -> Result<ShapeFacts> {
         read_facts(self.facts_connection(kept).await?, table).await
     }
 
@@ -509,7 +509,7 @@ impl WriterCore {
 }
 
 /// Reads what a request must know.
-async fn read_facts(connection: &Connection, name: &str) -> Result<TableFacts> {
+async fn read_facts(connection: &Connection, name: &str) -> Result<ShapeFacts> {
     let client = &connection.client;
     let Some(table) = TargetTable::read(client, name).await? else {
         let message = format!("table {name} does not exist");
@@ -523,7 +523,7 @@ async fn read_facts(connection: &Connection, name: &str) -> Result<TableFacts> {
     let failed = server_error(format!("could not read the types of table {name}"));
     let types: Vec<u32> = table.columns.iter().map(|column| column.ty.base().oid).collect();
     let arrays = client.fetch_all(ARRAY_TYPES, &[&types]).await.map_err(failed)?;
-    Ok(TableFacts {
+    Ok(ShapeFacts {
         table,
         session,
         has_insert_rules: rules.get(0),

@@ -40,7 +40,7 @@ pub struct InsertRequest {
 
 /// What a shape must know of its table.
 #[derive(Debug)]
-pub(super) struct TableFacts {
+pub(super) struct ShapeFacts {
     pub(super) table: TargetTable,
     /// The settings of a session.
     pub(super) session: SessionSettings,
@@ -126,10 +126,10 @@ impl InsertShape {
     /// [`ErrorKind::Usage`] if the table lacks a column, or a column is named twice.
     pub(super) fn new(
         request: InsertRequest,
-        facts: TableFacts,
+        facts: ShapeFacts,
         shares_triggers: bool,
     ) -> Result<InsertShape> {
-        let TableFacts { table, session, has_insert_rules, primary_key, arrays } = facts;
+        let ShapeFacts { table, session, has_insert_rules, primary_key, arrays } = facts;
         let (table, session) = (&table, &session);
         check_columns(&request, table)?;
         let position = |name: &str| request.columns.iter().position(|asked| asked == name);
