@@ -110,7 +110,7 @@ fn records_are_taken_over_tls_with_a_certificate_that_is_read_again() {
     let (answer, first) = post(&process, &authority, None).unwrap();
     assert_eq!(answer.status, 201);
     // A client without TLS gets no answer, and disturbs no other client.
-    let plain = process.try_post(ROWS, BODY);
+    let plain = process.try_post(ROWS, &[], BODY);
     assert!(plain.is_none(), "{plain:?}");
     write_server_files(process.folder.path(), &authority.issue(&["localhost"], "second"));
     process.signal(Signal::HUP);

@@ -74,9 +74,9 @@ fn a_body_of_unknown_length_is_written() {
 }
 
 const TYPES: &str = "\
-(id int primary key, i8 bigint, n numeric, n2 numeric(10,2), f8 double precision, f4 real, b boolean,
- t text, c char(4), d date, ts timestamp, tz timestamptz, iv interval, u uuid, by bytea, j json,
- jb jsonb, ia int[], ta text[], inet inet, r int4range)";
+ (id int primary key, i8 bigint, n numeric, n2 numeric(10,2), f8 double precision, f4 real,
+  b boolean, t text, c char(4), d date, ts timestamp, tz timestamptz, iv interval, u uuid,
+  by bytea, j json, jb jsonb, ia int[], ta text[], inet inet, r int4range)";
 
 /// Records with values at the edges of their types.
 const LINES: &str = include_str!("rows.ndjson");

@@ -64,7 +64,7 @@ fn a_second_signal_ends_the_process_at_once() {
     runtime.block_on(locker.batch_execute("begin; lock table note")).unwrap();
     let process = &scene.process;
     thread::scope(|scope| {
-        let call = scope.spawn(|| process.try_post(ROWS, BODY));
+        let call = scope.spawn(|| process.try_post(ROWS, &[], BODY));
         wait_until("the request is in flight", || {
             process.get("/stats").json()["in_flight"].as_u64() == Some(2)
         });
@@ -140,29 +140,34 @@ fn while_the_server_is_away_requests_are_refused_and_then_written() {
 #[test]
 fn a_lost_connection_leaves_an_unknown_outcome_that_a_key_resolves() {
     let scene = ServeScene::new(&[]);
-    assert_eq!(scene.post(ROWS, BODY).status, 201);
     let dsn = scene.db.dsn();
-    let (runtime, locker) = session(&dsn);
-    let end_writers = "select count(pg_terminate_backend(pid)) from pg_locks \
-                       where relation = 'note'::regclass and not granted";
+    let (runtime, holder) = session(&dsn);
+    // The record waits for the transaction that has inserted its key. So its statement was sent.
+    let end_writers = "select count(pg_terminate_backend(l.pid)) from pg_locks l \
+                       join pg_stat_activity a on a.pid = l.pid \
+                       where a.datname = current_database() and l.locktype = 'transactionid' \
+                         and not l.granted";
     let lock_waits =
         || scene.process.get("/stats").json()["writer"]["lock_waits"].as_u64().unwrap();
     let call = |headers: &[(&str, &str)]| {
         let before = lock_waits();
-        runtime.block_on(locker.batch_execute("begin; lock table note")).unwrap();
+        let hold = "begin; insert into account values (1, 'held')";
+        runtime.block_on(holder.batch_execute(hold)).unwrap();
         let process = &scene.process;
         thread::scope(|scope| {
-            let call = scope.spawn(|| process.post(ROWS, headers, BODY));
-            // From now on it waits for the lock as long as it takes.
+            let body = r#"{"id":1,"name":"a"}"#;
+            let call = scope.spawn(|| process.post("/tables/account/rows", headers, body));
+            // From now on the record waits as long as it takes.
             wait_until("the record has left its lane", || lock_waits() > before);
             wait_until("its session waits and is ended", || ask(&dsn, end_writers) != "0");
-            runtime.block_on(locker.batch_execute("commit")).unwrap();
+            runtime.block_on(holder.batch_execute("rollback")).unwrap();
             call.join().unwrap()
         })
     };
     let unknown = call(&[]);
     assert_eq!((unknown.status, unknown.code().as_str()), (504, "outcome_unknown"));
     assert_eq!(unknown.header("retry-after"), "");
+    assert_eq!(scene.value("select count(*) from account"), "0");
     assert_eq!(call(&[("idempotency-key", "k")]).status, 201);
-    assert_eq!(scene.value("select count(*) from note"), "2");
+    assert_eq!(scene.value("select count(*) from account"), "1");
 }

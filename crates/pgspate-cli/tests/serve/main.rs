@@ -6,6 +6,7 @@ mod access;
 mod authorities;
 mod certificates;
 mod each_record;
+mod ends_under_load;
 mod examples;
 mod formats;
 mod http2;

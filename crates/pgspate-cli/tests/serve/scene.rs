@@ -131,10 +131,17 @@ impl ServeProcess {
     }
 
     /// Sends a record whose answer may be lost.
-    pub(crate) fn try_post(&self, path: &str, body: &str) -> Option<Answer> {
-        let headers = [("content-type", "application/json")];
-        let head = head("POST", path, self.authority(), &headers, body.len());
-        let mut stream = self.connect();
+    pub(crate) fn try_post(
+        &self,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Option<Answer> {
+        let mut all = vec![("content-type", "application/json")];
+        all.extend(headers);
+        let head = head("POST", path, self.authority(), &all, body.len());
+        let mut stream = TcpStream::connect(self.authority()).ok()?;
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let _ = stream.write_all(format!("{head}{body}").as_bytes());
         try_read_answer(&mut stream)
     }
