@@ -97,7 +97,8 @@ impl AccessRules {
         if text(&ORIGIN).is_some_and(|origin| !is_same(origin)) {
             return Err(forbidden("the request comes from a web page of another origin"));
         }
-        let site = text(&SEC_FETCH_SITE);
+        // A link of another site may lead to the live page, which has no number in itself.
+        let site = text(&SEC_FETCH_SITE).filter(|_| parts.uri.path() != "/");
         if site.is_some_and(|site| !matches!(site, "same-origin" | "none")) {
             return Err(forbidden("the request comes from a web page of another site"));
         }

@@ -26,7 +26,8 @@ use crate::tables::ServedTable;
 
 /// A body of at least this size is decoded on a thread of its own.
 const BLOCKING_BYTES: usize = 64 << 10;
-/// How much room a body of unknown size takes at a time.
+/// How much room a body of unknown size takes at first, and how much more at a time.
+const UNSTATED_BYTES: usize = 8 << 10;
 const CHUNKED_BYTES: usize = 64 << 10;
 
 const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
@@ -431,7 +432,7 @@ async fn read_body(
     if stated.is_some_and(|bytes| bytes > most) {
         return Err(too_large());
     }
-    let mut taken = stated.unwrap_or(CHUNKED_BYTES).max(1);
+    let mut taken = stated.unwrap_or(UNSTATED_BYTES).max(1);
     let mut room = state.take_room(taken)?;
     let mut bytes = BytesMut::new();
     let read = async {

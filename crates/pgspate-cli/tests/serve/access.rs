@@ -129,6 +129,9 @@ fn pages_of_other_hosts_and_origins_may_not_write() {
     let own = format!("http://{local}");
     let same = [("host", local.as_str()), ("origin", &own), ("sec-fetch-site", "same-origin")];
     assert_eq!(status(&same), 201);
+    let link = [("sec-fetch-site", "cross-site")];
+    assert_eq!(scene.process.send("GET", "/", &link, b"").status, 200);
+    assert_eq!(scene.process.send("GET", "/stats", &link, b"").status, 403);
     for path in ["/stats", "/metrics", "/"] {
         let answer = scene.process.send("GET", path, &[("host", "evil.example")], b"");
         assert_eq!(answer.status, 403, "{path}");

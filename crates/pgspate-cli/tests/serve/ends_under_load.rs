@@ -1,4 +1,4 @@
-//! The end of `pgspate serve` while clients send: what was answered is there.
+//! The end of `pgspate serve` while clients send: no answered record is lost.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixListener;
 use std::thread;
 
 use pgspate_embedded::testing;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::run::{ask, command, finish, session, spawn, wait_until};
 use crate::scene::{ServeProcess, ServeScene, TABLES, send_to_socket};
@@ -135,6 +135,34 @@ fn while_the_server_is_away_requests_are_refused_and_then_written() {
     assert_eq!(ask(&server.dsn(), "select count(*) > 1 from note"), "t");
     assert!(process.stderr().contains("the server does not answer"), "{}", process.stderr());
     assert!(process.stderr().contains("the server answers again"), "{}", process.stderr());
+}
+
+#[test]
+fn a_server_that_stands_still_is_missed_and_found_again() {
+    let server = testing::server("");
+    ask(&server.dsn(), "create table note (id bigint generated always as identity, text text)");
+    let folder = tempfile::tempdir().unwrap();
+    let process = ServeProcess::start(&server.dsn(), folder, &["--table", "note"]);
+    assert_eq!(process.post(ROWS, &[], BODY).status, 201);
+    let sessions = "select string_agg(pid::text, ' ') from pg_stat_activity \
+                    where application_name like 'pgspate %'";
+    let sessions = ask(&server.dsn(), sessions);
+    let pids = sessions.split(' ').map(|pid| pid.parse().unwrap());
+    // The first process accepts connections.
+    let pids: Vec<i32> = pids.chain(server.pid()).collect();
+    let signal = |signal: Signal| {
+        for pid in &pids {
+            // Ignored: a session may have ended meanwhile.
+            let _ = kill_process(Pid::from_raw(*pid).unwrap(), signal);
+        }
+    };
+    signal(Signal::STOP);
+    wait_until("the server is missed", || process.get("/readyz").status == 503);
+    let refused = process.post(ROWS, &[], BODY);
+    assert_eq!((refused.status, refused.code().as_str()), (503, "server_away"));
+    signal(Signal::CONT);
+    wait_until("the server is back", || process.get("/readyz").status == 200);
+    wait_until("records are written", || process.post(ROWS, &[], BODY).status == 201);
 }
 
 #[test]
