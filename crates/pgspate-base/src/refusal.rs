@@ -5,7 +5,8 @@ use std::fmt;
 
 use tokio_postgres::error::{DbError, SqlState};
 
-/// An error message of the server with its SQLSTATE. The server's detail is its `source()`.
+/// An error message of the server with its SQLSTATE. The server's detail is its `source()`,
+/// without its full stop.
 #[derive(Debug, Clone)]
 pub struct ServerRefusal {
     code: SqlState,
@@ -29,9 +30,7 @@ impl ServerRefusal {
             context: error.where_().map(str::to_owned),
             table: error.schema().zip(error.table()).map(|(a, b)| (a.to_owned(), b.to_owned())),
             column: error.column().map(str::to_owned),
-            detail: error
-                .detail()
-                .map(|detail| RefusalDetail(detail.trim_end_matches('.').to_owned())),
+            detail: error.detail().map(|detail| RefusalDetail(detail.to_owned())),
         }
     }
 
@@ -43,6 +42,11 @@ impl ServerRefusal {
     /// Returns the server's message without the SQLSTATE.
     pub fn message(&self) -> &str {
         &self.message
+    }
+
+    /// Returns the server's detail, word by word.
+    pub fn detail(&self) -> Option<&str> {
+        self.detail.as_ref().map(|detail| detail.0.as_str())
     }
 
     /// Returns the column that the error is about. The server names the column
@@ -78,7 +82,7 @@ impl StdError for ServerRefusal {
 
 impl fmt::Display for RefusalDetail {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(self.0.trim_end_matches('.'))
     }
 }
 

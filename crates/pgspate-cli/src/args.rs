@@ -3,7 +3,8 @@
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::flags::{
-    ApplyArgs, DoctorArgs, FleetArgs, LoadArgs, ParsedFlags, StallArgs, SyncArgs, TuneArgs,
+    ApplyArgs, DoctorArgs, FleetArgs, LoadArgs, ParsedFlags, ServeArgs, StallArgs, SyncArgs,
+    TuneArgs,
 };
 #[cfg(feature = "lab")]
 use crate::lab::LabArgs;
@@ -31,6 +32,8 @@ pub(crate) enum Command {
     Sync(Box<ParsedFlags<SyncArgs>>),
     /// Apply a stream of changes to tables, exactly once
     Apply(Box<ParsedFlags<ApplyArgs>>),
+    /// Take records over HTTP, and answer each when it is durable
+    Serve(Box<ParsedFlags<ServeArgs>>),
     /// Find what slows writes on a server and what helps; change nothing
     Doctor(ParsedFlags<DoctorArgs>),
     /// Set a server up for a bulk load, and put the old settings back

@@ -43,7 +43,7 @@ const KAFKA: &[Variable] =
 const TERMINAL: &[Variable] = &[("NO_COLOR", "If set, output has no colour")];
 
 /// The help of every command. A command that is missing here fails a test.
-pub(crate) const COMMANDS: [CommandHelp; 16] = [
+pub(crate) const COMMANDS: [CommandHelp; 17] = [
     CommandHelp {
         command: "load",
         examples: &[
@@ -76,6 +76,17 @@ pub(crate) const COMMANDS: [CommandHelp; 16] = [
         answer_no: Some("Done, but events were set aside, or found no row"),
         is_interruptible: true,
         variables: &[CONNECTION, EMBEDDED, SOURCES, KAFKA, TERMINAL],
+    },
+    CommandHelp {
+        command: "serve",
+        examples: &[
+            "pgspate serve --table account --table transaction",
+            "pgspate serve --table events --listen unix:/run/pgspate/serve.sock",
+            "pgspate serve --table events --listen 0.0.0.0:8480 --tokens tokens.txt",
+        ],
+        answer_no: None,
+        is_interruptible: false,
+        variables: &[CONNECTION, EMBEDDED, TERMINAL],
     },
     CommandHelp {
         command: "doctor",

@@ -18,6 +18,7 @@ mod load;
 mod metrics;
 mod output;
 mod progress;
+mod serve;
 mod server;
 mod status;
 mod summary;
@@ -73,6 +74,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Load(args) => load::run(args.0, style),
         Command::Sync(args) => sync::run(args.0, style),
         Command::Apply(args) => apply::run(args.0, style),
+        Command::Serve(args) => serve::run(args.0, style),
         Command::Doctor(args) => doctor::run(args.0, style),
         Command::Tune(args) => tune::run(&args.0, style),
         #[cfg(feature = "lab")]

@@ -29,6 +29,7 @@ complete -c pgspate -n "__fish_pgspate_needs_command" -s V -l version -d 'Print 
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "load" -d 'Load files into a table, in parallel, exactly as \\copy would'
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "sync" -d 'Make rows of a table equal to a source, writing only what differs'
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "apply" -d 'Apply a stream of changes to tables, exactly once'
+complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "serve" -d 'Take records over HTTP, and answer each when it is durable'
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "doctor" -d 'Find what slows writes on a server and what helps; change nothing'
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "tune" -d 'Set a server up for a bulk load, and put the old settings back'
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "lab" -d 'Measure ways of writing on your own server, and report them on one page'
@@ -216,6 +217,26 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l dms-header -d 
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l json -d 'Print the report as JSON on stdout'
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -s q -l quiet -d 'Print errors only'
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c pgspate -n "__fish_pgspate_using_subcommand serve" -s t -l table -d 'Let clients write into this table, spelled as in SQL; repeat for each table' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand serve" -l listen -d 'Listen on this address and port, or on unix:/path' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand serve" -l to -d 'Connect to this URL or key=value; by default PG* variables, else the embedded PostgreSQL' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand serve" -l tokens -d 'Answer only requests with a token of this file, one in each line; its mode must be 0600' -r -F
+complete -c pgspate -n "__fish_pgspate_using_subcommand serve" -l tls-cert -d 'Serve HTTPS with this certificate, in PEM' -r -F
+complete -c pgspate -n "__fish_pgspate_using_subcommand serve" -l tls-key -d 'The private key of the certificate, in PEM' -r -F
+complete -c pgspate -n "__fish_pgspate_using_subcommand serve" -l client-ca -d 'Accept only clients with a certificate of this authority, in PEM' -r -F
+complete -c pgspate -n "__fish_pgspate_using_subcommand serve" -l connections -d 'Write with at most this many connections' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand serve" -l keep -d 'Remember the outcome of a request with an Idempotency-Key for this long' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand serve" -l max-connections -d 'Serve at most this many connections of clients' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand serve" -l max-body -d 'Refuse larger bodies' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand serve" -l queue -d 'Hold at most this many bytes of bodies; refuse further requests for now' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand serve" -l request-timeout -d 'Close a connection whose next request, or its body, does not arrive in this time' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand serve" -l retry-for -d 'Keep records that were not sent for this long while the server is unreachable; then answer that it is away' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand serve" -l stall-timeout -d 'Drop a connection on which nothing arrives for this long' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand serve" -l lock-timeout -d 'Wait this long for a lock that another session holds; 0 waits for ever' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand serve" -l share-triggers -d 'Write records of several requests by one statement although the table has triggers'
+complete -c pgspate -n "__fish_pgspate_using_subcommand serve" -l json -d 'Print the summary as JSON on stdout at the end'
+complete -c pgspate -n "__fish_pgspate_using_subcommand serve" -s q -l quiet -d 'Print errors only'
+complete -c pgspate -n "__fish_pgspate_using_subcommand serve" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c pgspate -n "__fish_pgspate_using_subcommand doctor" -l to -d 'Connect to this URL or key=value; by default as for load' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand doctor" -s t -l table -d 'Check only this table, and what sessions wait for' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand doctor" -l watch -d 'Sample wait events and counters for this long; start your load before' -r
@@ -307,19 +328,20 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand server; and __fish_seen_
 complete -c pgspate -n "__fish_pgspate_using_subcommand completions" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c pgspate -n "__fish_pgspate_using_subcommand man" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c pgspate -n "__fish_pgspate_using_subcommand reference" -s h -l help -d 'Print help'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab fleet status server completions man reference help" -f -a "load" -d 'Load files into a table, in parallel, exactly as \\copy would'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab fleet status server completions man reference help" -f -a "sync" -d 'Make rows of a table equal to a source, writing only what differs'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab fleet status server completions man reference help" -f -a "apply" -d 'Apply a stream of changes to tables, exactly once'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab fleet status server completions man reference help" -f -a "doctor" -d 'Find what slows writes on a server and what helps; change nothing'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab fleet status server completions man reference help" -f -a "tune" -d 'Set a server up for a bulk load, and put the old settings back'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab fleet status server completions man reference help" -f -a "lab" -d 'Measure ways of writing on your own server, and report them on one page'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab fleet status server completions man reference help" -f -a "fleet" -d 'Show what the members of an array of jobs have done, and which are missing'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab fleet status server completions man reference help" -f -a "status" -d 'Show the jobs, streams and changed settings that the ledger knows'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab fleet status server completions man reference help" -f -a "server" -d 'Start, stop and inspect the embedded PostgreSQL'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab fleet status server completions man reference help" -f -a "completions" -d 'Print completions for a shell'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab fleet status server completions man reference help" -f -a "man" -d 'Print the manual page'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab fleet status server completions man reference help" -f -a "reference" -d 'Print the reference of all options in Markdown'
-complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply doctor tune lab fleet status server completions man reference help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply serve doctor tune lab fleet status server completions man reference help" -f -a "load" -d 'Load files into a table, in parallel, exactly as \\copy would'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply serve doctor tune lab fleet status server completions man reference help" -f -a "sync" -d 'Make rows of a table equal to a source, writing only what differs'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply serve doctor tune lab fleet status server completions man reference help" -f -a "apply" -d 'Apply a stream of changes to tables, exactly once'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply serve doctor tune lab fleet status server completions man reference help" -f -a "serve" -d 'Take records over HTTP, and answer each when it is durable'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply serve doctor tune lab fleet status server completions man reference help" -f -a "doctor" -d 'Find what slows writes on a server and what helps; change nothing'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply serve doctor tune lab fleet status server completions man reference help" -f -a "tune" -d 'Set a server up for a bulk load, and put the old settings back'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply serve doctor tune lab fleet status server completions man reference help" -f -a "lab" -d 'Measure ways of writing on your own server, and report them on one page'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply serve doctor tune lab fleet status server completions man reference help" -f -a "fleet" -d 'Show what the members of an array of jobs have done, and which are missing'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply serve doctor tune lab fleet status server completions man reference help" -f -a "status" -d 'Show the jobs, streams and changed settings that the ledger knows'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply serve doctor tune lab fleet status server completions man reference help" -f -a "server" -d 'Start, stop and inspect the embedded PostgreSQL'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply serve doctor tune lab fleet status server completions man reference help" -f -a "completions" -d 'Print completions for a shell'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply serve doctor tune lab fleet status server completions man reference help" -f -a "man" -d 'Print the manual page'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply serve doctor tune lab fleet status server completions man reference help" -f -a "reference" -d 'Print the reference of all options in Markdown'
+complete -c pgspate -n "__fish_pgspate_using_subcommand help; and not __fish_seen_subcommand_from load sync apply serve doctor tune lab fleet status server completions man reference help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c pgspate -n "__fish_pgspate_using_subcommand help; and __fish_seen_subcommand_from lab" -f -a "list" -d 'List the experiments, with their questions and durations'
 complete -c pgspate -n "__fish_pgspate_using_subcommand help; and __fish_seen_subcommand_from lab" -f -a "run" -d 'Run experiments; skip trials that are already measured'
 complete -c pgspate -n "__fish_pgspate_using_subcommand help; and __fish_seen_subcommand_from lab" -f -a "report" -d 'Write one page with all results'

@@ -64,7 +64,7 @@ fn checks() -> Vec<Flag<DoctorOptions>> {
 }
 
 /// Parses a duration such as `60s` or `5min`.
-fn parse_time(value: &str) -> Result<Duration, String> {
+pub(super) fn parse_time(value: &str) -> Result<Duration, String> {
     let value = value.trim();
     let end = value.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(value.len());
     let factor = match value[end..].trim() {

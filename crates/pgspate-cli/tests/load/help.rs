@@ -21,6 +21,7 @@ fn help_lists_all_options() {
       load         Load files into a table, in parallel, exactly as \copy would
       sync         Make rows of a table equal to a source, writing only what differs
       apply        Apply a stream of changes to tables, exactly once
+      serve        Take records over HTTP, and answer each when it is durable
       doctor       Find what slows writes on a server and what helps; change nothing
       tune         Set a server up for a bulk load, and put the old settings back
       lab          Measure ways of writing on your own server, and report them on one page

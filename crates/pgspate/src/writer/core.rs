@@ -16,16 +16,14 @@ use super::lane::RecordLane;
 use super::queue::{SetLimits, UnitQueue};
 use super::rows::EncodedRows;
 use super::session::copy_error;
-use super::shape::{InsertRequest, InsertShape};
+use super::shape::{InsertRequest, InsertShape, ShapeFacts};
 use super::unit::{InsertOutcome, WriteUnit};
 use super::waiting::WaitingSessions;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::{Connection, Dsn};
 use pgspate_target::ledger::{ensure_ledger, prune_requests};
 use pgspate_target::session::ReconnectBackoff;
-use pgspate_target::{
-    SessionSettings, TargetTable, TypedQuery, read_session, server_error, suggest_table,
-};
+use pgspate_target::{TargetTable, TypedQuery, read_session, server_error, suggest_table};
 
 /// How long a lane without work keeps its session.
 const IDLE_LIMIT: Duration = Duration::from_secs(60);
@@ -41,19 +39,23 @@ const FACTS_LIFETIME: Duration = Duration::from_secs(5);
 /// How soon the facts are read again if a value was refused.
 const RECHECK_PAUSE: Duration = Duration::from_millis(500);
 
-/// Whether rules rewrite an INSERT into the table.
-const HAS_INSERT_RULES: &str = "\
+/// Whether rules rewrite an INSERT into the table, and the columns of the primary key.
+const RULES_AND_KEY: &str = "\
 select exists (select from pg_catalog.pg_rewrite
-               where ev_class operator(pg_catalog.=) $1 and ev_type operator(pg_catalog.=) '3')";
+               where ev_class operator(pg_catalog.=) $1 and ev_type operator(pg_catalog.=) '3'),
+       array(select a.attname::text
+             from pg_catalog.pg_constraint c,
+                  pg_catalog.unnest(c.conkey) with ordinality as k(number, place),
+                  pg_catalog.pg_attribute a
+             where c.conrelid operator(pg_catalog.=) $1 and c.contype operator(pg_catalog.=) 'p'
+               and a.attrelid operator(pg_catalog.=) $1
+               and a.attnum operator(pg_catalog.=) k.number
+             order by k.place)";
 
 /// The array types of types.
 const ARRAY_TYPES: &str = "\
 select oid, typarray from pg_catalog.pg_type
 where oid operator(pg_catalog.=) any ($1) and typarray operator(pg_catalog.<>) 0";
-
-/// What a request must know: the table, the settings of a session, whether rules rewrite an INSERT,
-/// and the array types of the columns' types.
-type TableFacts = (TargetTable, SessionSettings, bool, HashMap<u32, u32>);
 
 /// The shared state of a writer.
 #[derive(Debug)]
@@ -214,6 +216,11 @@ impl WriterCore {
                 Error::new(ErrorKind::QueueFull, message).hint("Send the records again later.")
             }
         })
+    }
+
+    /// Returns whether the queue has no room left.
+    pub(super) fn is_full(&self) -> bool {
+        self.room.available_permits() == 0
     }
 
     /// Gives units to a lane.
@@ -424,7 +431,7 @@ impl WriterCore {
         request: &InsertRequest,
     ) -> Result<InsertShape> {
         let mut backoff = ReconnectBackoff::new(self.options.limits.retry_for);
-        let (table, session, has_rules, arrays) = loop {
+        let facts = loop {
             match self.try_read_facts(kept, &request.table).await {
                 Ok(facts) => break facts,
                 Err(error) if error.is_retryable() => {
@@ -435,16 +442,15 @@ impl WriterCore {
                 Err(error) => return Err(error),
             }
         };
-        table.check_is_user_schema()?;
-        let shares_triggers = self.options.shares_triggers;
-        InsertShape::new(request.clone(), &table, &session, shares_triggers, has_rules, &arrays)
+        facts.table.check_is_user_schema()?;
+        InsertShape::new(request.clone(), facts, self.options.shares_triggers)
     }
 
     async fn try_read_facts(
         &self,
         kept: &mut Option<Connection>,
         table: &str,
-    ) -> Result<TableFacts> {
+    ) -> Result<ShapeFacts> {
         read_facts(self.facts_connection(kept).await?, table).await
     }
 
@@ -511,7 +517,7 @@ impl WriterCore {
 }
 
 /// Reads what a request must know.
-async fn read_facts(connection: &Connection, name: &str) -> Result<TableFacts> {
+async fn read_facts(connection: &Connection, name: &str) -> Result<ShapeFacts> {
     let client = &connection.client;
     let Some(table) = TargetTable::read(client, name).await? else {
         let message = format!("table {name} does not exist");
@@ -521,12 +527,17 @@ async fn read_facts(connection: &Connection, name: &str) -> Result<TableFacts> {
     };
     let session = read_session(client).await?;
     let failed = server_error(format!("could not read the rules of table {name}"));
-    let rules = client.fetch_one(HAS_INSERT_RULES, &[&table.oid]).await.map_err(failed)?;
+    let rules = client.fetch_one(RULES_AND_KEY, &[&table.oid]).await.map_err(failed)?;
     let failed = server_error(format!("could not read the types of table {name}"));
     let types: Vec<u32> = table.columns.iter().map(|column| column.ty.base().oid).collect();
     let arrays = client.fetch_all(ARRAY_TYPES, &[&types]).await.map_err(failed)?;
-    let arrays = arrays.iter().map(|row| (row.get(0), row.get(1))).collect();
-    Ok((table, session, rules.get(0), arrays))
+    Ok(ShapeFacts {
+        table,
+        session,
+        has_insert_rules: rules.get(0),
+        primary_key: rules.get(1),
+        arrays: arrays.iter().map(|row| (row.get(0), row.get(1))).collect(),
+    })
 }
 
 /// Returns the error of a call whose lane has ended, for example with its runtime.

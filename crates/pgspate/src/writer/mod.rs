@@ -141,6 +141,11 @@ impl Writer {
         self.core.insert(shape, records).await
     }
 
+    /// Returns whether the queue has no room left, so that a call waits or is refused.
+    pub fn is_full(&self) -> bool {
+        self.core.is_full()
+    }
+
     /// Returns what the writer has done so far.
     pub fn report(&self) -> WriterReport {
         self.core.report()

@@ -38,6 +38,20 @@ pub struct InsertRequest {
     pub returning: Vec<String>,
 }
 
+/// What a shape must know of its table.
+#[derive(Debug)]
+pub(super) struct ShapeFacts {
+    pub(super) table: TargetTable,
+    /// The settings of a session.
+    pub(super) session: SessionSettings,
+    /// Whether rules rewrite an INSERT into the table.
+    pub(super) has_insert_rules: bool,
+    /// The columns of the primary key.
+    pub(super) primary_key: Vec<String>,
+    /// The OID of the array type of each type.
+    pub(super) arrays: HashMap<u32, u32>,
+}
+
 /// An insert that was checked against its table, with its SQL.
 #[derive(Debug)]
 pub struct InsertShape {
@@ -47,6 +61,12 @@ pub struct InsertShape {
     pub request: InsertRequest,
     /// The table's oid.
     pub table_oid: u32,
+    /// The table's schema and name, unquoted.
+    pub table_name: (String, String),
+    /// The columns of the table's primary key, in its order. Empty if the table has none.
+    pub primary_key: Vec<String>,
+    /// The settings of a session that writes records.
+    pub session: SessionSettings,
     /// The types of the requested columns, in the request's order.
     pub column_types: Vec<PgType>,
     /// The returned columns with their types. A column that is asked for twice occurs twice.
@@ -100,19 +120,17 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 
 impl InsertShape {
     /// Checks a request against its table. `shares_triggers` says that the records of several calls
-    /// may share a statement although the table has triggers. `has_insert_rules` says that rules
-    /// rewrite an INSERT into the table. `arrays` has the OID of each type's array type.
+    /// may share a statement although the table has triggers.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] if the table lacks a column, or a column is named twice.
     pub(super) fn new(
         request: InsertRequest,
-        table: &TargetTable,
-        session: &SessionSettings,
+        facts: ShapeFacts,
         shares_triggers: bool,
-        has_insert_rules: bool,
-        arrays: &HashMap<u32, u32>,
     ) -> Result<InsertShape> {
+        let ShapeFacts { table, session, has_insert_rules, primary_key, arrays } = facts;
+        let (table, session) = (&table, &session);
         check_columns(&request, table)?;
         let position = |name: &str| request.columns.iter().position(|asked| asked == name);
         let written = |name: &str| position(name).is_some();
@@ -146,6 +164,9 @@ impl InsertShape {
         let mut shape = InsertShape {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             table_oid: table.oid,
+            table_name: (table.schema.clone(), table.name.clone()),
+            primary_key,
+            session: session.clone(),
             column_types: types_of(table, &request.columns).map(|(_, ty)| ty).collect(),
             returned_columns: types_of(table, &returned_names(&request, table)).collect(),
             alone_reason: None,
@@ -217,6 +238,7 @@ impl InsertShape {
             shape.columns.iter().map(|column| (column.ty, name(column))).collect()
         };
         self.table_oid == other.table_oid
+            && self.primary_key == other.primary_key
             && self.single_insert == other.single_insert
             && self.set_insert == other.set_insert
             && self.returned == other.returned

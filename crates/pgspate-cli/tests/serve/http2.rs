@@ -1,0 +1,48 @@
+//! HTTP/2: many requests at the same time on one connection.
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpStream;
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+
+use crate::scene::ServeScene;
+
+#[test]
+fn requests_on_one_connection_are_written_together() {
+    let scene = ServeScene::new(&["--connections", "4"]);
+    let statuses = Runtime::new().unwrap().block_on(async {
+        let stream = TcpStream::connect(scene.process.authority()).await.unwrap();
+        let shaken = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
+        let (client, connection) = shaken.unwrap();
+        tokio::spawn(connection);
+        let mut calls = JoinSet::new();
+        for id in 0..300 {
+            let mut client = client.clone();
+            let body = format!(r#"{{"id":{},"name":"a"}}"#, id % 299);
+            let request =
+                hyper::Request::post(format!("{}/tables/account/rows", scene.process.address))
+                    .header("content-type", "application/json")
+                    .body(Full::new(Bytes::from(body)))
+                    .unwrap();
+            calls.spawn(async move {
+                client.ready().await.unwrap();
+                let answer = client.send_request(request).await.unwrap();
+                let status = answer.status().as_u16();
+                answer.into_body().collect().await.unwrap();
+                status
+            });
+        }
+        calls.join_all().await
+    });
+    // Each record is written once; of the two equal ones, one is refused.
+    assert_eq!(statuses.iter().filter(|status| **status == 201).count(), 299);
+    assert_eq!(statuses.iter().filter(|status| **status == 409).count(), 1);
+    assert_eq!(scene.value("select count(*) from account"), "299");
+    let stats = scene.process.get("/stats").json();
+    assert_eq!(stats["connections"], 2);
+    // Fewer statements than records.
+    assert!(stats["writer"]["set_rows"].as_u64() > Some(100), "{stats}");
+}

@@ -1,0 +1,58 @@
+//! `Idempotency-Key`: a request that is sent again is written once.
+
+use crate::scene::ServeScene;
+
+const ROWS: &str = "/tables/note/rows";
+
+#[test]
+fn a_request_with_a_known_key_gets_the_first_answer() {
+    let scene = ServeScene::new(&[]);
+    let send = |key: &str, body: &str| {
+        let headers = [("idempotency-key", key), ("prefer", "return=representation")];
+        scene.process.post(ROWS, &headers, body)
+    };
+    let first = send("\"k-1\"", r#"{"text":"a"}"#);
+    assert_eq!((first.status, first.body.as_str()), (201, r#"[{"id":1,"text":"a"}]"#));
+    // A key in quotes, as the draft of the header has it, is the same key.
+    for key in ["\"k-1\"", "k-1"] {
+        let again = send(key, r#"{"text":"a"}"#);
+        assert_eq!((again.status, &again.body), (201, &first.body));
+    }
+    let other = send("k-1", r#"{"text":"b"}"#);
+    assert_eq!((other.status, other.code().as_str()), (422, "key_reused"));
+    assert_eq!(send("k-2", r#"{"text":"a"}"#).status, 201);
+    assert_eq!(scene.value("select count(*) from note"), "2");
+    for invalid in ["", "\"\"", &"k".repeat(300)] {
+        let refused = send(invalid, r#"{"text":"c"}"#);
+        assert_eq!(refused.status, 400, "{invalid}: {refused:?}");
+    }
+}
+
+#[test]
+fn the_order_of_columns_and_the_format_make_no_other_request() {
+    let scene = ServeScene::new(&[]);
+    let send = |media: &str, body: &str| {
+        let headers = [("content-type", media), ("idempotency-key", "k")];
+        scene.process.send("POST", "/tables/account/rows", &headers, body.as_bytes()).status
+    };
+    assert_eq!(send("application/json", r#"{"id":1,"name":"a"}"#), 201);
+    assert_eq!(send("application/json", r#"[{"name":"a","id":1}]"#), 201);
+    assert_eq!(send("text/csv", "name,id\na,1\n"), 201);
+    assert_eq!(send("text/csv", "name,id\na,2\n"), 422);
+}
+
+#[test]
+fn records_that_are_written_each_by_itself_have_a_key_each() {
+    let scene = ServeScene::new(&[]);
+    let headers = [("idempotency-key", "batch"), ("prefer", "rows=each")];
+    let send = |path: &str, body: &str| scene.process.post(path, &headers, body).lines();
+    let body = r#"[{"id":1,"name":"a"},{"id":2,"name":null},{"id":3,"name":"c"}]"#;
+    let first = send("/tables/account/rows", body);
+    assert_eq!((&first[0]["status"], &first[1]["status"]), (&201.into(), &400.into()));
+    let again = send("/tables/account/rows", body);
+    assert_eq!(again, first);
+    // The refused record was not written, so that its key may come with another record.
+    let mended = send("/tables/account/rows", &body.replace("null", "\"b\""));
+    assert!(mended.iter().all(|line| line["status"] == 201), "{mended:?}");
+    assert_eq!(scene.value("select count(*) from account"), "3");
+}

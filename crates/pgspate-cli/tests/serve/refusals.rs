@@ -1,0 +1,109 @@
+//! Refused requests: their status and their code.
+
+use crate::scene::ServeScene;
+
+const ROWS: &str = "/tables/account/rows";
+
+#[track_caller]
+fn assert_refused(answer: &crate::scene::Answer, status: u16, code: &str) {
+    assert_eq!((answer.status, answer.code().as_str()), (status, code), "{answer:?}");
+}
+
+#[test]
+fn requests_that_cannot_be_answered_are_refused() {
+    let scene = ServeScene::new(&["--max-body", "10kB"]);
+    let body = r#"{"id":1,"name":"a"}"#;
+    for path in ["/tables/nothing/rows", "/tables/private.account/rows"] {
+        assert_refused(&scene.post(path, body), 404, "table_not_served");
+    }
+    assert_refused(&scene.post("/rows", body), 404, "not_found");
+    assert_refused(&scene.process.get(ROWS), 405, "wrong_method");
+    let with_media =
+        |media: &[(&str, &str)]| scene.process.send("POST", ROWS, media, body.as_bytes());
+    assert_refused(&with_media(&[]), 415, "unsupported_media_type");
+    for media in
+        ["text/plain", "application/x-www-form-urlencoded", "application/json; charset=latin1"]
+    {
+        assert_refused(&with_media(&[("content-type", media)]), 415, "unsupported_media_type");
+    }
+    let zipped = [("content-type", "application/json"), ("content-encoding", "gzip")];
+    assert_refused(&with_media(&zipped), 415, "unsupported_media_type");
+    let large = format!(r#"{{"id":1,"name":"{}"}}"#, "a".repeat(10_000));
+    assert_refused(&scene.post(ROWS, &large), 413, "body_too_large");
+    let path = "/tables/account/rows?id=eq.1";
+    assert_refused(&scene.post(path, body), 400, "invalid_query");
+    for body in ["", "{", "[{]", "1", "{\"id\":1}x", "\u{feff}", "[1]"] {
+        assert_refused(&scene.post(ROWS, body), 400, "invalid_body");
+    }
+    assert_eq!(scene.value("select count(*) from account"), "0");
+}
+
+#[test]
+fn errors_of_the_server_have_the_statuses_of_postgrest() {
+    let sql = "\
+create table parent (id int primary key);
+create table child (id int primary key, up int references parent,
+  n int check (n > 0), m int not null);
+create function refuse() returns trigger language plpgsql as
+  $$ begin raise exception 'not today' using hint = 'Try tomorrow.', detail = 'It is late.'; end $$;
+create table shut (id int);
+create trigger refuse before insert on shut for each row execute function refuse();
+create table hidden (id int);";
+    let tables = ["--table", "child", "--table", "shut", "--table", "hidden"];
+    let scene = ServeScene::with_sql(sql, &tables);
+    let post = |table: &str, body: &str| scene.post(&format!("/tables/{table}/rows"), body);
+    assert_refused(&post("child", r#"{"id":1,"up":7,"n":1,"m":1}"#), 409, "23503");
+    assert_refused(&post("child", r#"{"id":1,"n":0,"m":1}"#), 400, "23514");
+    assert_refused(&post("child", r#"{"id":1,"n":1}"#), 400, "23502");
+    assert_refused(&post("child", r#"{"id":"one","m":1}"#), 400, "22P02");
+    assert_refused(&post("child", r#"{"id":99999999999,"m":1}"#), 400, "22003");
+    let refused = post("shut", r#"{"id":1}"#);
+    assert_refused(&refused, 400, "P0001");
+    let error = refused.json();
+    assert_eq!(error["message"], "not today");
+    assert_eq!(
+        (error["details"].as_str(), error["hint"].as_str()),
+        (Some("It is late."), Some("Try tomorrow."))
+    );
+    scene.db.run("drop table hidden");
+    assert_refused(&post("hidden", r#"{"id":1}"#), 404, "42P01");
+}
+
+#[test]
+fn a_role_without_the_privilege_gets_403() {
+    let scene = ServeScene::new(&[]);
+    let role = format!("reader_{}", scene.db.name().replace('-', "_"));
+    scene.db.run(&format!("create role \"{role}\" login"));
+    let dsn = format!("{} user={role}", scene.db.dsn());
+    let folder = tempfile::tempdir().unwrap();
+    let process = crate::scene::ServeProcess::start(&dsn, folder, &["--table", "account"]);
+    let answer = process.post(ROWS, &[], r#"{"id":1,"name":"a"}"#);
+    assert_refused(&answer, 403, "42501");
+    drop(process);
+    scene.db.run(&format!("drop role \"{role}\""));
+}
+
+#[test]
+fn a_full_queue_refuses_before_the_body_is_read() {
+    use std::io::Write;
+    let scene = ServeScene::new(&["--queue", "64KiB"]);
+    // A request that has begun takes the room of its whole body.
+    let mut slow = scene.process.connect();
+    let headers = [("content-type", "application/json")];
+    let head = crate::scene::head("POST", ROWS, scene.process.authority(), &headers, 60_000);
+    slow.write_all(head.as_bytes()).unwrap();
+    slow.write_all(b"{\"id\":1,").unwrap();
+    crate::run::wait_until("the room is taken", || {
+        scene.process.get("/stats").json()["queued_bytes"].as_u64() > Some(50_000)
+    });
+    let body = format!(r#"{{"id":2,"name":"{}"}}"#, "b".repeat(10_000));
+    let refused = scene.post(ROWS, &body);
+    assert_refused(&refused, 503, "queue_full");
+    assert_eq!(refused.header("retry-after"), "1");
+    // A small request still fits.
+    assert_eq!(scene.post(ROWS, r#"{"id":3,"name":"c"}"#).status, 201);
+    let rest = format!("\"name\":\"{}\"}}", "a".repeat(60_000 - 18));
+    slow.write_all(rest.as_bytes()).unwrap();
+    assert_eq!(crate::scene::read_answer(&mut slow).status, 201);
+    assert_eq!(scene.post(ROWS, &body).status, 201);
+}
