@@ -216,9 +216,14 @@ impl FoundRecords {
         shape: &InsertShape,
         rows: &mut TextRows,
     ) -> Result<(), RequestFault> {
-        let columns = shape.request.columns.iter().zip(&shape.column_types).map(|(name, ty)| {
-            KeyedColumn { name: name.clone(), ty: ty.clone(), field: None, date_format: None }
-        });
+        let columns =
+            shape.request.columns.iter().zip(&shape.column_types).map(|(name, ty)| KeyedColumn {
+                name: name.clone(),
+                ty: ty.clone(),
+                field: None,
+                date_format: None,
+                guessed_type: None,
+            });
         let mut options = KeyedOptions::new(columns.collect());
         options.ignore_unknown = true;
         let mut data = Vec::new();
@@ -245,6 +250,7 @@ impl FoundRecords {
         let column = |name: &String| DelimitedColumn {
             name: name.clone(),
             encoder: None,
+            guessed_type: None,
             date_format: None,
             force_null: false,
             force_not_null: false,
