@@ -199,7 +199,59 @@ fn syntax(at: usize, what: &str) -> RequestFault {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+    use serde::de::IgnoredAny;
+
     use super::*;
+
+    /// Parts of bodies, valid and not.
+    const TOKENS: [&str; 16] = [
+        "[",
+        "]",
+        "{",
+        "}",
+        ":",
+        ",",
+        "\"a\"",
+        "\"b\\n\"",
+        "1",
+        "-0.5e3",
+        "01",
+        "true",
+        "nul",
+        " ",
+        "\n",
+        "{\"a\":1}",
+    ];
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(3000))]
+        #[test]
+        fn objects_are_found_exactly_where_another_parser_finds_them(
+            tokens in prop::collection::vec(prop::sample::select(&TOKENS[..]), 0..12)
+        ) {
+            let body = tokens.concat();
+            let (one, many) = (
+                serde_json::from_str::<BTreeMap<String, IgnoredAny>>(&body).map(|it| vec![it]),
+                serde_json::from_str::<Vec<BTreeMap<String, IgnoredAny>>>(&body),
+            );
+            let expected = one.or(many).ok().map(|objects| {
+                let keys = |it: BTreeMap<String, IgnoredAny>| it.into_keys().collect::<Vec<_>>();
+                objects.into_iter().map(keys).collect::<Vec<_>>()
+            });
+            let found = JsonRecords::find(body.as_bytes(), false, 1000).ok().map(|found| {
+                let keys = |item: &JsonResult| {
+                    let mut keys = found.kinds[item.as_ref().unwrap().kind as usize].clone();
+                    keys.sort_unstable();
+                    keys
+                };
+                found.items.iter().map(keys).collect::<Vec<_>>()
+            });
+            prop_assert_eq!(found, expected, "{}", body);
+        }
+    }
 
     fn kinds(body: &str, lines: bool) -> Result<(usize, Vec<Vec<String>>), String> {
         match JsonRecords::find(body.as_bytes(), lines, 1000) {
