@@ -31,8 +31,8 @@ def pooler(request, dsn, db, tmp_path) -> Iterator[tuple[str, str]]:
     folder.mkdir()
     (folder / "pgbouncer.ini").write_text(
         f"[databases]\n{given['dbname']} = host={given['host']} port={given.get('port', 5432)} "
-        f"user={given['user']} password='{db.info.password}'\n[pgbouncer]\nlisten_addr = 127.0.0.1\n"
-        f"listen_port = {port}\nunix_socket_dir =\nauth_type = any\n"
+        f"user={given['user']} password='{db.info.password}'\n[pgbouncer]\n"
+        f"listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = any\n"
         f"pool_mode = {request.param}\ndefault_pool_size = 3\n")
     # PgBouncer refuses to run as root. The owner of the server's socket can open it.
     owner = Path(given["host"]).stat().st_uid if given["host"].startswith("/") else None
