@@ -9,7 +9,6 @@ use pgspate::encode::arrow::{TaggedBuilder, write_float8};
 use pgspate::format::guessed_type::GuessedType;
 use pgspate::format::infer::ColumnType;
 use pgspate::format::memory::BatchTarget;
-use pgspate::{Error, ErrorKind};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
@@ -74,13 +73,7 @@ impl ColumnWriter {
                 // An int outside the range of i64 is written as text, with all digits.
                 Err(_) => self.values.text(value.str()?.to_str()?),
             },
-            ValueClass::Float => {
-                let float: f64 = value.extract()?;
-                if float.is_nan() && self.target == TextTarget::Integer {
-                    return Err(RowFault::Value(nan_error()));
-                }
-                self.values.float(float);
-            }
+            ValueClass::Float => self.values.float(value.extract()?),
             ValueClass::Date => {
                 let ordinal = value.call_method0(intern!(value.py(), "toordinal"))?;
                 self.values.date(ordinal.extract::<i64>()? - EPOCH_ORDINAL);
@@ -128,13 +121,6 @@ impl ColumnWriter {
         }
         Ok(true)
     }
-}
-
-/// Returns the error for NaN in a column of integers, where programs mean a missing value.
-fn nan_error() -> Error {
-    let message = "the float NaN is not an integer";
-    Error::new(ErrorKind::Type, message)
-        .hint("Pass None for a missing value. A data frame of pandas can be passed as it is.")
 }
 
 /// Checks that a guessed type keeps a value. Classes of other values are left to the server.

@@ -35,15 +35,3 @@ def test_later_values_keep_their_content(db, dsn, first, later, kind, text):
     with pytest.raises(pgspate.Error, match="guessed from the first rows") as refused:
         pgspate.load(iter(rows), "t", create=True, to=dsn)
     assert (refused.value.place.column, refused.value.place.row) == ("a", 5001)
-
-
-@pytest.mark.parametrize("kind", ["int", "bigint"])
-def test_nan_in_a_column_of_integers_has_a_hint(db, dsn, kind):
-    db.execute(f"create table t (id int, a {kind})")
-    rows = [{"id": 1, "a": 5}, {"id": 2, "a": float("nan")}]
-    with pytest.raises(pgspate.ConversionError, match="the float NaN") as refused:
-        pgspate.load(rows, "t", to=dsn)
-    assert (refused.value.place.column, refused.value.place.row) == ("a", 2)
-    assert "Pass None" in refused.value.hint
-    db.execute("alter table t alter a type float8 using null")
-    assert pgspate.load(rows, "t", to=dsn).rows_written == 2

@@ -6,6 +6,7 @@
 
 use tokio_postgres::error::SqlState;
 
+use super::date_class::has_time_zone;
 use super::first_chars;
 use super::infer::{self, ColumnType};
 use crate::json::JsonKind;
@@ -98,7 +99,7 @@ impl GuessedType {
             (Date, Timestamp) => Some("its time"),
             _ if is_number && text.first() == Some(&b'+') => Some("its sign"),
             _ if is_number && has_leading_zero(text) => Some("its leading zero"),
-            (Date | Time | Timestamp, Text) if infer::has_time_zone(text) => Some("its time zone"),
+            (Date | Time | Timestamp, Text) if has_time_zone(text) => Some("its time zone"),
             _ => None,
         }
     }

@@ -14,16 +14,11 @@
 //! - UUIDs are `uuid`; JSON objects and arrays are `jsonb`. All other columns, and columns without
 //!   values, are `text`. No column is `varchar`.
 
-mod date_class;
-mod number_class;
-
 use std::collections::{HashMap, HashSet};
 
-use date_class::date_or_time;
-pub(super) use date_class::has_time_zone;
-use number_class::number_class;
-
+use super::date_class::date_or_time;
 use super::json::RecordWalk;
+use super::number_class::number_class;
 use crate::encode::date_format::{DateFormat, DateFormats};
 use crate::json::{JsonKind, skip_space, unescape, value_end};
 use pgspate_base::{is_alike, quote_ident, truncate_ident};

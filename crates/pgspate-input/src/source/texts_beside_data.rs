@@ -21,8 +21,8 @@ const NAMES: [&str; 9] = [
 /// Extensions of files with such a name; the file may also have none.
 const EXTENSIONS_OF_NAMES: [&str; 4] = ["", "txt", "db", "ini"];
 
-/// Extensions of files that are no data, whatever their name: texts, checksums, and what editors and
-/// downloads leave behind.
+/// Extensions of files that are no data, whatever their name: texts, checksums, and leftovers of
+/// editors and downloads.
 const EXTENSIONS: [&str; 19] = [
     "md",
     "rst",

@@ -1,6 +1,6 @@
 //! Classes of dates and times.
 
-use super::InferredClass;
+use super::infer::InferredClass;
 
 /// Returns the class of a date, a time, or both.
 pub(super) fn date_or_time(text: &[u8]) -> Option<InferredClass> {
@@ -67,7 +67,7 @@ fn time_end(text: &[u8]) -> Option<&[u8]> {
 }
 
 /// Returns whether a time zone follows the time in the text.
-pub(in super::super) fn has_time_zone(text: &[u8]) -> bool {
+pub(super) fn has_time_zone(text: &[u8]) -> bool {
     let time = match date_end(text) {
         Some([b' ' | b'T' | b't', time @ ..]) => time,
         Some(_) => return false,

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
-use super::InferredClass;
+use super::infer::InferredClass;
 
 /// The most digits before the decimal point of `numeric`.
 const NUMERIC_DIGITS_MAX: usize = 131_072;
