@@ -84,7 +84,7 @@ fn writing() -> Vec<Flag<WriterOptions>> {
     let connections = value_parser!(u16).range(1..).map(usize::from);
     vec![
         value("connections", "N", connections, |it: &mut WriterOptions, n| it.connections = n)
-            .default("16")
+            .default("32")
             .help("Write with at most this many connections"),
         value("keep", "TIME", parse_keep, |it: &mut WriterOptions, time| it.keep_keys = time)
             .default("1d")
