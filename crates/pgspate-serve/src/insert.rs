@@ -8,7 +8,7 @@ use std::time::Instant;
 use axum::body::{Body, HttpBody};
 use axum::http::header::{CONTENT_RANGE, CONTENT_TYPE, LOCATION};
 use axum::http::request::Parts;
-use axum::http::{HeaderName, HeaderValue, Response, StatusCode};
+use axum::http::{HeaderName, HeaderValue, Response, StatusCode, Version};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -84,7 +84,7 @@ pub(crate) async fn insert(
     state.check_ready()?;
     let begun = Instant::now();
     call.table.count_request();
-    let answer = call.answer(body).await;
+    let answer = call.answer(body, parts.version).await;
     if answer.is_err() {
         call.table.count_refused();
     }
@@ -105,8 +105,12 @@ fn idempotency_key(parts: &Parts) -> Result<Option<String>, RequestFault> {
 }
 
 impl InsertCall {
-    async fn answer(&self, body: Body) -> Result<Response<Body>, RequestFault> {
-        let (body, _room) = read_body(&self.state, body).await?;
+    async fn answer(
+        &self,
+        body: Body,
+        version: Version,
+    ) -> Result<Response<Body>, RequestFault> {
+        let (body, _room) = read_body(&self.state, body, version).await?;
         let (format, each) = (self.format, self.preferences.rows_each);
         let is_large = body.len() >= BLOCKING_BYTES;
         let find = move || FoundRecords::find(format, body, each);
@@ -420,6 +424,7 @@ async fn run_decoder<T: Send + 'static>(
 async fn read_body(
     state: &ServeState,
     mut body: Body,
+    version: Version,
 ) -> Result<(Bytes, OwnedSemaphorePermit), RequestFault> {
     let most = state.limits.body_bytes;
     let too_large = || {
@@ -435,12 +440,10 @@ async fn read_body(
     let mut taken = stated.unwrap_or(UNSTATED_BYTES).max(1);
     let mut room = state.take_room(taken)?;
     let mut bytes = BytesMut::new();
+    let ended_early = || RequestFault::bad("invalid_body", "the body ended early").closing();
     let read = async {
         while let Some(frame) = body.frame().await {
-            let Ok(frame) = frame else {
-                let message = "the body ended early";
-                return Err(RequestFault::bad("invalid_body", message).closing());
-            };
+            let Ok(frame) = frame else { return Err(ended_early()) };
             let Ok(data) = frame.into_data() else { continue };
             if bytes.len() + data.len() > most {
                 return Err(too_large());
@@ -451,7 +454,12 @@ async fn read_body(
             }
             bytes.extend_from_slice(&data);
         }
-        Ok(())
+        // Over HTTP/2, hyper reports no error if the client resets its stream with NO_ERROR.
+        let is_cut_off = version == Version::HTTP_2 && !body.is_end_stream();
+        match is_cut_off || stated.is_some_and(|stated| stated != bytes.len()) {
+            true => Err(ended_early()),
+            false => Ok(()),
+        }
     };
     match tokio::time::timeout(state.limits.request_timeout, read).await {
         Ok(Ok(())) => Ok((bytes.freeze(), room)),
