@@ -15,7 +15,7 @@ use super::governor::LaneGovernor;
 use super::lane::RecordLane;
 use super::queue::{SetLimits, UnitQueue};
 use super::rows::EncodedRows;
-use super::session::copy_error;
+use super::session::{connect_error, copy_error};
 use super::shape::{InsertRequest, InsertShape, ShapeFacts};
 use super::unit::{InsertOutcome, WriteUnit};
 use super::waiting::WaitingSessions;
@@ -461,7 +461,10 @@ impl WriterCore {
     ) -> Result<&'a Connection> {
         let connection = match kept.take().filter(|connection| !connection.is_closed()) {
             Some(connection) => connection,
-            None => self.dsn.connect("pgspate write").await?,
+            None => {
+                let connected = self.dsn.connect("pgspate write").await;
+                connected.map_err(|error| connect_error(&error))?
+            }
         };
         Ok(kept.insert(connection))
     }
