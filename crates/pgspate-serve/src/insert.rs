@@ -105,11 +105,7 @@ fn idempotency_key(parts: &Parts) -> Result<Option<String>, RequestFault> {
 }
 
 impl InsertCall {
-    async fn answer(
-        &self,
-        body: Body,
-        version: Version,
-    ) -> Result<Response<Body>, RequestFault> {
+    async fn answer(&self, body: Body, version: Version) -> Result<Response<Body>, RequestFault> {
         let (body, _room) = read_body(&self.state, body, version).await?;
         let (format, each) = (self.format, self.preferences.rows_each);
         let is_large = body.len() >= BLOCKING_BYTES;
@@ -209,7 +205,8 @@ impl InsertCall {
         let key = match (&self.key, nth) {
             (None, _) => return Ok(EncodedRows::default()),
             (Some(key), None) => key.clone(),
-            (Some(key), Some(nth)) => format!("{key}/{nth}"),
+            // No header can have a line feed, so that no client has such a key itself.
+            (Some(key), Some(nth)) => format!("{key}\n{nth}"),
         };
         let error = |error| RequestFault::of_error(&error, false);
         EncodedRows::with_key(key).map_err(error)

@@ -34,7 +34,9 @@ use pgspate::{Error, ErrorKind, Result};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-pub use options::{HttpLimits, ListenAddress, ServeOptions, ServeReport, TableCounts, TlsFiles};
+pub use options::{
+    BODY_BYTES_MAX, HttpLimits, ListenAddress, ServeOptions, ServeReport, TableCounts, TlsFiles,
+};
 
 use access::AccessRules;
 use connections::{ConnectionSetup, accept_connections};

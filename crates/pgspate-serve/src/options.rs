@@ -53,6 +53,9 @@ pub struct TlsFiles {
     pub client_authority: Option<PathBuf>,
 }
 
+/// The largest limit of a body's size. The records of a body are found by offsets of 32 bits.
+pub const BODY_BYTES_MAX: usize = u32::MAX as usize;
+
 /// What each client may use.
 #[derive(Debug, Clone)]
 pub struct HttpLimits {

@@ -107,3 +107,12 @@ fn a_full_queue_refuses_before_the_body_is_read() {
     assert_eq!(crate::scene::read_answer(&mut slow).status, 201);
     assert_eq!(scene.post(ROWS, &body).status, 201);
 }
+
+#[test]
+fn a_limit_of_bodies_beyond_offsets_of_32_bits_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = ["serve", "--table", "t", "--max-body", "4GiB"];
+    let run = crate::run::finish(crate::run::spawn(&mut crate::run::command(folder.path(), &args)));
+    assert_eq!(run.status, Some(2), "{}", run.stderr);
+    assert!(run.stderr.contains("expected less than 4GiB"), "{}", run.stderr);
+}

@@ -33,6 +33,9 @@ use crate::fault::RequestFault;
 const RECORDS_MAX: usize = 100_000;
 /// The most records of a request that are written independently of each other.
 const EACH_RECORDS_MAX: usize = 10_000;
+/// Csv is read as by this version of PostgreSQL, in which a line `\.` is data. The server reads no
+/// csv, so that its own version does not matter.
+const CSV_VERSION: u32 = 180_000;
 /// The name of the body in messages.
 const BODY: &str = "body";
 
@@ -195,7 +198,7 @@ impl FoundRecords {
                 // number of fields is then recognised.
                 rows.columns = columns.iter().map(|name| self.place_of(name)).collect();
                 rows.fields = self.kinds[0].clone();
-                self.encode_csv(shape, &mut rows)?;
+                self.encode_csv(&mut rows)?;
             }
             FoundContent::Arrow(schema) => {
                 let places: Vec<usize> =
@@ -241,7 +244,7 @@ impl FoundRecords {
         self.kinds[0].iter().position(|name| name == column)
     }
 
-    fn encode_csv(&self, shape: &InsertShape, rows: &mut TextRows) -> Result<(), RequestFault> {
+    fn encode_csv(&self, rows: &mut TextRows) -> Result<(), RequestFault> {
         let fields = self.kinds[0].len();
         let options = csv_options(Arc::new(move |_| Ok((fields, (0..fields).collect()))));
         let reader = Box::new(Cursor::new(self.body.clone()));
@@ -256,8 +259,7 @@ impl FoundRecords {
             force_not_null: false,
         };
         let columns = self.kinds[0].iter().map(column).collect();
-        let version = shape.session.server_version;
-        let mut encoder = DelimitedEncoder::new(Dialect::csv(), columns, version);
+        let mut encoder = DelimitedEncoder::new(Dialect::csv(), columns, CSV_VERSION);
         while let Some(chunk) = cutter.next().map_err(invalid)? {
             rows.encode(&mut encoder, chunk)?;
         }
@@ -287,7 +289,8 @@ impl FoundRecords {
         }
         let mut encoder = BatchesEncoder::new(columns).map_err(invalid)?;
         let reader = Box::new(Cursor::new(self.body.clone()));
-        let mut cutter = ArrowStreamCutter::open(BODY, reader, 0).map_err(invalid)?;
+        let cutter = ArrowStreamCutter::open_whole(BODY, reader, rows.bytes_max as u64);
+        let mut cutter = cutter.map_err(invalid)?;
         while let Some(chunk) = cutter.next().map_err(invalid)? {
             rows.encode(&mut encoder, chunk)?;
         }

@@ -23,7 +23,8 @@ pub(crate) struct TextRows {
     pub(super) fields: Vec<String>,
     /// For each column of the shape the number of its field. A column without a field is NULL.
     pub(super) columns: Vec<Option<usize>>,
-    bytes_max: usize,
+    /// The most bytes of text, and the most decompressed bytes of Arrow.
+    pub(super) bytes_max: usize,
 }
 
 impl TextRows {
