@@ -40,7 +40,8 @@ pub(crate) fn run(args: ServeArgs, style: TerminalStyle) -> Result<CommandAnswer
     let notify = move |notice: ServeNotice| {
         write_stderr_line(match notice {
             ServeNotice::ServerAway => "the server does not answer; requests get status 503",
-            ServeNotice::ServerBack => "the server answers again",
+            ServeNotice::ServerReadOnly => "the server accepts no writes; requests get status 503",
+            ServeNotice::ServerBack => "the server answers again, and accepts writes",
         });
     };
     let report = runtime.block_on(server.run(notify));

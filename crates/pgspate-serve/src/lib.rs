@@ -50,7 +50,9 @@ use tls::TlsFront;
 pub enum ServeNotice {
     /// The server does not answer. Requests get status 503.
     ServerAway,
-    /// The server answers again.
+    /// The server is a standby, or accepts no writes for another reason. Requests get status 503.
+    ServerReadOnly,
+    /// The server answers again, and accepts writes.
     ServerBack,
 }
 

@@ -31,6 +31,8 @@ pub(crate) struct ServeState {
     pub(crate) address: String,
     /// Whether the server answers.
     pub(crate) is_server_up: AtomicBool,
+    /// Whether the server accepts no writes.
+    pub(crate) is_read_only: AtomicBool,
     pub(crate) is_stopping: AtomicBool,
     room: Arc<Semaphore>,
     room_size: u32,
@@ -109,6 +111,7 @@ impl ServeState {
             counters: ServeCounters::default(),
             address,
             is_server_up: AtomicBool::new(true),
+            is_read_only: AtomicBool::new(false),
             is_stopping: AtomicBool::new(false),
             room: Arc::new(Semaphore::new(room_size as usize)),
             room_size,
@@ -142,7 +145,7 @@ impl ServeState {
     /// Checks that records can be written now.
     ///
     /// # Errors
-    /// Status 503 if the server is away, or serving ends.
+    /// Status 503 if the server is away or accepts no writes, or serving ends.
     pub(crate) fn check_ready(&self) -> Result<(), RequestFault> {
         if self.is_stopping.load(Ordering::Relaxed) {
             let message = "pgspate serve is stopping";
@@ -151,6 +154,10 @@ impl ServeState {
         if !self.is_server_up.load(Ordering::Relaxed) {
             let message = "the server cannot be reached; nothing was written";
             return Err(RequestFault::unavailable("server_away", message).closing());
+        }
+        if self.is_read_only.load(Ordering::Relaxed) {
+            let message = "the server accepts no writes; nothing was written";
+            return Err(RequestFault::unavailable("read_only", message).closing());
         }
         Ok(())
     }
