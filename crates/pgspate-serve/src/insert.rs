@@ -16,19 +16,15 @@ use pgspate::Result as EngineResult;
 use pgspate::writer::{EncodedRows, InsertOutcome, InsertRequest, InsertShape};
 use serde::Serialize;
 use serde_json::value::RawValue;
-use tokio::sync::OwnedSemaphorePermit;
 
 use crate::fault::RequestFault;
 use crate::prefer::{Preferences, QueryParameters, ReturnForm};
-use crate::records::{BodyFormat, FoundRecords, RecordRun, TextRows};
-use crate::state::ServeState;
+use crate::records::{BodyFormat, FoundRecords, HeldBody, RecordRun, TextRows};
+use crate::state::{AnswerText, BodyRoom, ServeState};
 use crate::tables::ServedTable;
 
 /// A body of at least this size is decoded on a thread of its own.
 const BLOCKING_BYTES: usize = 64 << 10;
-/// How much room a body of unknown size takes at first, and how much more at a time.
-const UNSTATED_BYTES: usize = 8 << 10;
-const CHUNKED_BYTES: usize = 64 << 10;
 
 const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 
@@ -106,9 +102,9 @@ fn idempotency_key(parts: &Parts) -> Result<Option<String>, RequestFault> {
 
 impl InsertCall {
     async fn answer(&self, body: Body, version: Version) -> Result<Response<Body>, RequestFault> {
-        let (body, _room) = read_body(&self.state, body, version).await?;
+        let body = read_body(&self.state, body, version).await?;
         let (format, each) = (self.format, self.preferences.rows_each);
-        let is_large = body.len() >= BLOCKING_BYTES;
+        let is_large = body.bytes.len() >= BLOCKING_BYTES;
         let find = move || FoundRecords::find(format, body, each);
         let found = Arc::new(run_decoder(is_large, find).await?);
         let (columns, kinds) = self.written_columns(&found)?;
@@ -222,7 +218,7 @@ impl InsertCall {
         is_large: bool,
     ) -> Result<Response<Body>, RequestFault> {
         let Some(run) = runs.pop() else {
-            return Ok(self.all_answer(&InsertOutcome::default(), None));
+            return Ok(self.all_answer(&InsertOutcome::default(), None, found.room()));
         };
         let list = kinds.get(run.kind).and_then(|number| columns.get(*number));
         let shape = self.shape(list.map_or(&[][..], Vec::as_slice)).await?;
@@ -236,15 +232,20 @@ impl InsertCall {
         let outcome = self.state.writer.insert(&shape, rows).await;
         let outcome = outcome.map_err(|it| RequestFault::of_error(&it, self.key.is_some()))?;
         self.table.count_rows(outcome.rows);
-        Ok(self.all_answer(&outcome, Some(&shape)))
+        Ok(self.all_answer(&outcome, Some(&shape), found.room()))
     }
 
-    fn all_answer(&self, outcome: &InsertOutcome, shape: Option<&InsertShape>) -> Response<Body> {
+    fn all_answer(
+        &self,
+        outcome: &InsertOutcome,
+        shape: Option<&InsertShape>,
+        room: &Arc<BodyRoom>,
+    ) -> Response<Body> {
         let body = match self.preferences.returns {
             ReturnForm::Representation => format!("[{}]", outcome.returned.join(",")),
             _ => String::new(),
         };
-        let mut response = self.response(StatusCode::CREATED, "application/json", body);
+        let mut response = self.response(StatusCode::CREATED, "application/json", body, room);
         let headers = response.headers_mut();
         if let Ok(count) = HeaderValue::from_str(&format!("*/{}", outcome.rows)) {
             headers.insert(CONTENT_RANGE, count);
@@ -307,7 +308,7 @@ impl InsertCall {
         }
         let lines: Vec<String> =
             outcomes.iter().enumerate().map(|(nth, it)| self.each_line(nth, it)).collect();
-        Ok(self.response(StatusCode::OK, "application/x-ndjson", lines.concat()))
+        Ok(self.response(StatusCode::OK, "application/x-ndjson", lines.concat(), found.room()))
     }
 
     /// Writes a run of records independently of each other. `before` is the number of records
@@ -378,9 +379,18 @@ impl InsertCall {
         serde_json::to_string(&line).unwrap_or_default() + "\n"
     }
 
-    fn response(&self, status: StatusCode, media: &'static str, body: String) -> Response<Body> {
-        let has_body = !body.is_empty();
-        let mut response = Response::new(Body::from(body));
+    fn response(
+        &self,
+        status: StatusCode,
+        media: &'static str,
+        text: String,
+        room: &Arc<BodyRoom>,
+    ) -> Response<Body> {
+        let has_body = !text.is_empty();
+        let mut response = Response::new(match has_body {
+            true => Bytes::from_owner(AnswerText { text, _room: Arc::clone(room) }).into(),
+            false => Body::empty(),
+        });
         *response.status_mut() = status;
         let headers = response.headers_mut();
         if has_body {
@@ -419,10 +429,10 @@ async fn run_decoder<T: Send + 'static>(
 
 /// Reads a body. Takes room for its bytes first.
 async fn read_body(
-    state: &ServeState,
+    state: &Arc<ServeState>,
     mut body: Body,
     version: Version,
-) -> Result<(Bytes, OwnedSemaphorePermit), RequestFault> {
+) -> Result<HeldBody, RequestFault> {
     let most = state.limits.body_bytes;
     let too_large = || {
         let message = format!("the body has more than {most} bytes");
@@ -434,8 +444,7 @@ async fn read_body(
     if stated.is_some_and(|bytes| bytes > most) {
         return Err(too_large());
     }
-    let mut taken = stated.unwrap_or(UNSTATED_BYTES).max(1);
-    let mut room = state.take_room(taken)?;
+    let room = state.open_room(stated).map_err(RequestFault::closing)?;
     let mut bytes = BytesMut::new();
     let ended_early = || RequestFault::bad("invalid_body", "the body ended early").closing();
     let read = async {
@@ -445,10 +454,7 @@ async fn read_body(
             if bytes.len() + data.len() > most {
                 return Err(too_large());
             }
-            while bytes.len() + data.len() > taken {
-                room.merge(state.take_room(CHUNKED_BYTES)?);
-                taken += CHUNKED_BYTES;
-            }
+            room.grow_to(bytes.len() + data.len()).map_err(RequestFault::closing)?;
             bytes.extend_from_slice(&data);
         }
         // Over HTTP/2, hyper reports no error if the client resets its stream with NO_ERROR.
@@ -459,7 +465,7 @@ async fn read_body(
         }
     };
     match tokio::time::timeout(state.limits.request_timeout, read).await {
-        Ok(Ok(())) => Ok((bytes.freeze(), room)),
+        Ok(Ok(())) => Ok(HeldBody { bytes: bytes.freeze(), room: Arc::new(room) }),
         Ok(Err(fault)) => Err(fault),
         Err(_) => {
             let message = "the body did not arrive in time";

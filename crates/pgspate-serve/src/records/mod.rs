@@ -28,6 +28,7 @@ use pgspate::{Error, ErrorKind};
 use self::json::JsonRecords;
 pub(crate) use self::text_rows::TextRows;
 use crate::fault::RequestFault;
+use crate::state::BodyRoom;
 
 /// The most records of a request.
 const RECORDS_MAX: usize = 100_000;
@@ -95,9 +96,16 @@ impl BodyFormat {
     }
 }
 
+/// A body, with its room. The room is kept as long as a decoder has the body.
+pub(crate) struct HeldBody {
+    pub(crate) bytes: Bytes,
+    pub(crate) room: Arc<BodyRoom>,
+}
+
 /// The records of a body, with their columns.
 pub(crate) struct FoundRecords {
     body: Bytes,
+    room: Arc<BodyRoom>,
     content: FoundContent,
     /// The columns that records have. A record refers to them by number.
     pub(crate) kinds: Vec<Vec<String>>,
@@ -125,9 +133,10 @@ impl FoundRecords {
     /// If the body is not in the format, or has too many records.
     pub(crate) fn find(
         format: BodyFormat,
-        body: Bytes,
+        body: HeldBody,
         each: bool,
     ) -> Result<FoundRecords, RequestFault> {
+        let HeldBody { bytes: body, room } = body;
         let invalid = |error: Error| RequestFault::of_error(&error, false);
         let (content, kinds) = match format {
             BodyFormat::Json | BodyFormat::JsonLines => {
@@ -147,7 +156,11 @@ impl FoundRecords {
                 (FoundContent::Arrow(schema), vec![names])
             }
         };
-        Ok(FoundRecords { body, content, kinds })
+        Ok(FoundRecords { body, room, content, kinds })
+    }
+
+    pub(crate) fn room(&self) -> &Arc<BodyRoom> {
+        &self.room
     }
 
     /// Returns the runs of records with the same columns. `columns` maps the number of a record's
@@ -185,7 +198,7 @@ impl FoundRecords {
         bytes_max: usize,
     ) -> Result<TextRows, RequestFault> {
         let columns = &shape.request.columns;
-        let mut rows = TextRows::new(bytes_max);
+        let mut rows = TextRows::new(bytes_max, Arc::clone(&self.room));
         match &self.content {
             FoundContent::Json(items) => {
                 let range = run.items.clone().unwrap_or(0..items.items.len());
