@@ -65,9 +65,9 @@ pub(crate) async fn accept_connections(front: Front, setup: ConnectionSetup) {
             continue;
         };
         let counters = &setup.state.counters;
-        counters.connections.fetch_add(1, Ordering::Relaxed);
         match Arc::clone(&permits).try_acquire_owned() {
             Ok(permit) => {
+                counters.connections.fetch_add(1, Ordering::Relaxed);
                 tokio::spawn(serve_connection(Arc::clone(&setup), stream, permit));
             }
             Err(_) => {
@@ -189,9 +189,7 @@ async fn serve_stream(
             () = wait_for_stop(&mut stopping) => break,
             () = tokio::time::sleep(left.max(Duration::from_millis(10))) => {
                 if usage.time_left(limit).is_zero() {
-                    connection.as_mut().graceful_shutdown();
-                    let _ = tokio::time::timeout(END_TIMEOUT, connection.as_mut()).await;
-                    return;
+                    break;
                 }
             }
         }

@@ -51,7 +51,6 @@ pub(crate) async fn watch_server(
                     }
                 }
                 // Another attempt to connect decides: the session alone may have been ended.
-                connection.close().await;
             }
             // The server answers, though it has no connection left. The lanes have theirs.
             Err(error) if error.sqlstate().is_some_and(|code| code.code() == "53300") => {

@@ -13,7 +13,7 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use pgspate::Result as EngineResult;
-use pgspate::writer::{EncodedRows, InsertOutcome, InsertRequest, InsertShape};
+use pgspate::writer::{EncodedRows, InsertOutcome, InsertRequest, InsertShape, KEY_BYTES_MAX};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -25,6 +25,9 @@ use crate::tables::ServedTable;
 
 /// A body of at least this size is decoded on a thread of its own.
 const BLOCKING_BYTES: usize = 64 << 10;
+
+/// The bytes that the number of a record adds to the key of its request.
+const NUMBER_BYTES: usize = 5;
 
 const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 
@@ -69,13 +72,15 @@ pub(crate) async fn insert(
         let fault = RequestFault::new(StatusCode::NOT_FOUND, "table_not_served", message);
         return Err(fault.hint("Name the table with `pgspate serve --table`.").closing());
     };
+    let preferences = Preferences::parse(&parts.headers).map_err(RequestFault::closing)?;
+    let key = idempotency_key(parts, preferences.rows_each).map_err(RequestFault::closing)?;
     let call = InsertCall {
         state: Arc::clone(state),
         table,
         format: BodyFormat::of_headers(&parts.headers).map_err(RequestFault::closing)?,
-        preferences: Preferences::parse(&parts.headers).map_err(RequestFault::closing)?,
+        preferences,
         query: QueryParameters::parse(&parts.uri).map_err(RequestFault::closing)?,
-        key: idempotency_key(parts).map_err(RequestFault::closing)?,
+        key,
     };
     state.check_ready()?;
     let begun = Instant::now();
@@ -88,14 +93,23 @@ pub(crate) async fn insert(
     answer
 }
 
-/// Returns the key of the header `Idempotency-Key`. A key in double quotes is the same key.
-fn idempotency_key(parts: &Parts) -> Result<Option<String>, RequestFault> {
-    let Some(value) = parts.headers.get("idempotency-key") else { return Ok(None) };
+/// Returns the key of the header `Idempotency-Key`. A key in double quotes is the same key. With
+/// `each`, the key must leave room for the number of a record.
+fn idempotency_key(parts: &Parts, each: bool) -> Result<Option<String>, RequestFault> {
+    let mut values = parts.headers.get_all("idempotency-key").iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    let invalid = |message: &str| RequestFault::bad("invalid_key", message);
+    if values.next().is_some() {
+        return Err(invalid("the request has several headers Idempotency-Key"));
+    }
     let key = value.to_str().unwrap_or_default().trim();
     let key = key.strip_prefix('"').and_then(|key| key.strip_suffix('"')).unwrap_or(key);
     if key.is_empty() {
-        let message = "the header Idempotency-Key has no valid key";
-        return Err(RequestFault::bad("invalid_key", message));
+        return Err(invalid("the header Idempotency-Key has no valid key"));
+    }
+    let most = if each { KEY_BYTES_MAX - NUMBER_BYTES } else { KEY_BYTES_MAX };
+    if key.len() > most {
+        return Err(invalid(&format!("the idempotency key has more than {most} bytes")));
     }
     Ok(Some(key.to_owned()))
 }

@@ -143,13 +143,12 @@ impl ServeSwitch {
         self.stop.send_replace(true);
     }
 
-    /// Reads tokens and certificates again.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Usage`] if a file cannot be used. Then its old content counts.
-    pub fn reload(&self) -> Result<()> {
-        let tls = self.tls.as_ref().map_or(Ok(()), |tls| tls.reload());
-        self.state.access.reload().and(tls)
+    /// Reads tokens and certificates again. Returns an error for each file that cannot be used, and
+    /// whose old content counts.
+    pub fn reload(&self) -> Vec<Error> {
+        let tls = self.tls.as_ref().map(|tls| tls.reload());
+        let results = [Some(self.state.access.reload()), tls];
+        results.into_iter().flatten().filter_map(Result::err).collect()
     }
 }
 

@@ -82,3 +82,21 @@ fn a_ledger_of_another_version_is_no_fault_of_the_request() {
     // Without a key nothing needs the ledger.
     assert_eq!(later.post(ROWS, &[], r#"{"text":"a"}"#).status, 201);
 }
+
+#[test]
+fn an_invalid_key_is_refused_before_the_body_is_read() {
+    let scene = ServeScene::new(&[]);
+    let (long, longest) = ("k".repeat(256), "k".repeat(250));
+    let each = ("prefer", "rows=each");
+    let several = [("idempotency-key", "a"), ("idempotency-key", "b")];
+    let too_long = [("idempotency-key", long.as_str())];
+    let too_long_for_each = [("idempotency-key", &long[..251]), each];
+    for headers in [&several[..], &too_long, &too_long_for_each] {
+        // The body is none at all.
+        let refused = scene.process.post(ROWS, headers, "");
+        assert_eq!((refused.status, refused.code().as_str()), (400, "invalid_key"), "{refused:?}");
+    }
+    let body = format!("[{}]", vec![r#"{"text":"a"}"#; 10_000].join(","));
+    let lines = scene.process.post(ROWS, &[("idempotency-key", &longest), each], &body).lines();
+    assert!(lines.iter().all(|line| line["status"] == 201));
+}
