@@ -190,10 +190,11 @@ impl WriterCore {
         }
         let core = self.clone();
         self.runtime.spawn(async move {
-            let mut kept = core.facts.lock().await;
-            if let Ok(connection) = core.facts_connection(&mut kept).await {
+            // With a session of its own, as the one for facts would keep callers waiting.
+            if let Ok(connection) = core.dsn.connect("pgspate write").await {
                 // Old keys do no harm. The next time comes soon.
                 let _ = prune_requests(&connection.client, core.options.keep_keys).await;
+                connection.close().await;
             }
         });
         Ok(())
