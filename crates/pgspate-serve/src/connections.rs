@@ -17,7 +17,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 
-use crate::listen::{ClientStream, Front};
+use crate::linger::LingeringStream;
+use crate::listen::Front;
 use crate::state::{LiveCount, ServeState};
 use crate::tls::TlsFront;
 
@@ -60,7 +61,7 @@ pub(crate) async fn accept_connections(front: Front, setup: ConnectionSetup) {
             accepted = front.accept() => accepted,
             () = wait_for_stop(&mut stopping) => break,
         };
-        let Ok(stream) = accepted else {
+        let Ok(stream) = accepted.map(LingeringStream::new) else {
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         };
@@ -92,7 +93,7 @@ async fn wait_for_stop(stopping: &mut watch::Receiver<bool>) {
 
 async fn serve_connection(
     setup: Arc<ConnectionSetup>,
-    stream: ClientStream,
+    stream: LingeringStream,
     _permit: OwnedSemaphorePermit,
 ) {
     let _live = LiveCount::of(&setup.state.counters.connections_open);

@@ -14,6 +14,7 @@ mod connections;
 mod fault;
 mod health;
 mod insert;
+mod linger;
 mod listen;
 mod metrics;
 mod options;
