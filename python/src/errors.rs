@@ -80,7 +80,7 @@ fn exception_class(kind: ErrorKind) -> &'static str {
         ErrorKind::Connect => "ConnectError",
         ErrorKind::Server => "ServerError",
         ErrorKind::Plan => "PlanError",
-        ErrorKind::Ledger => "LedgerError",
+        ErrorKind::Ledger | ErrorKind::KeyReused => "LedgerError",
         ErrorKind::OutcomeUnknown => "OutcomeUnknown",
         ErrorKind::QueueFull => "QueueFull",
         ErrorKind::Cancelled => "Cancelled",

@@ -35,6 +35,8 @@ pub enum ErrorKind {
     Ledger,
     /// A record was sent to the server, and the connection was lost before the answer.
     OutcomeUnknown,
+    /// The idempotency key of a call was used for other records.
+    KeyReused,
     /// Too many records wait to be written.
     QueueFull,
     /// The user cancelled the command.
@@ -56,6 +58,7 @@ impl ErrorKind {
             ErrorKind::Plan => "plan",
             ErrorKind::Ledger => "ledger",
             ErrorKind::OutcomeUnknown => "outcome unknown",
+            ErrorKind::KeyReused => "key reused",
             ErrorKind::QueueFull => "queue full",
             ErrorKind::Cancelled => "cancelled",
             ErrorKind::Bug => "bug",

@@ -18,7 +18,7 @@ pub(crate) fn run(args: ServeArgs, style: TerminalStyle) -> Result<CommandAnswer
     let ServeArgs { common, mut options } = args;
     let CommonArgs { to, json, quiet, .. } = common;
     let target = target::resolve_and_ask(to.as_deref(), quiet, style)?;
-    // Clients learn of the limit of bodies alone.
+    // Both queues have the same size, but the writer's queue must hold at least one set.
     options.writer.queue_bytes = options.limits.queue_bytes.max(options.writer.set_bytes);
     let runtime = runtime()?;
     let signals = {
@@ -40,7 +40,8 @@ pub(crate) fn run(args: ServeArgs, style: TerminalStyle) -> Result<CommandAnswer
     let notify = move |notice: ServeNotice| {
         write_stderr_line(match notice {
             ServeNotice::ServerAway => "the server does not answer; requests get status 503",
-            ServeNotice::ServerBack => "the server answers again",
+            ServeNotice::ServerReadOnly => "the server accepts no writes; requests get status 503",
+            ServeNotice::ServerBack => "the server answers again, and accepts writes",
         });
     };
     let report = runtime.block_on(server.run(notify));
@@ -64,11 +65,14 @@ fn describe_start(server: &RecordServer, has_tokens: bool, style: TerminalStyle)
     // Writing to a String cannot fail.
     let _ = writeln!(text, "  tables  {}", tables.join(", "));
     let (socket, base) = match address.strip_prefix("unix:") {
-        Some(path) => (format!("--unix-socket '{path}' "), "http://localhost"),
+        Some(path) => {
+            let path = path.replace('\'', r"'\''");
+            (format!("--unix-socket '{path}' "), "http://localhost")
+        }
         None => (String::new(), address),
     };
     let token = if has_tokens { "-H 'authorization: Bearer TOKEN' " } else { "" };
-    let table = tables.first().map_or("", String::as_str);
+    let table = tables.first().map_or(String::new(), |name| encode_path(name));
     let _ = writeln!(
         text,
         "  try     curl {socket}{token}-H 'content-type: application/json' \
@@ -78,6 +82,17 @@ fn describe_start(server: &RecordServer, has_tokens: bool, style: TerminalStyle)
         let _ = writeln!(text, "  watch   {base}/");
     }
     text
+}
+
+/// Encodes a name for the path of a URL, which then has no meaning for a shell.
+fn encode_path(name: &str) -> String {
+    let encode = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+            char::from(byte).to_string()
+        }
+        byte => format!("%{byte:02X}"),
+    };
+    name.bytes().map(encode).collect()
 }
 
 /// The signals that are obeyed while records are served.
@@ -109,10 +124,10 @@ impl ServeSignals {
                 _ = self.interrupt.recv() => {}
                 _ = self.terminate.recv() => {}
                 _ = self.hang_up.recv() => {
-                    match switch.reload() {
-                        Ok(()) if quiet => {}
-                        Ok(()) => write_stderr_line("tokens and certificates are read again"),
-                        Err(error) => errors::print(&error, style),
+                    let failed = switch.reload();
+                    failed.iter().for_each(|error| errors::print(error, style));
+                    if failed.is_empty() && !quiet {
+                        write_stderr_line("tokens and certificates are read again");
                     }
                     continue;
                 }

@@ -17,7 +17,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 
-use crate::listen::{ClientStream, Front};
+use crate::linger::LingeringStream;
+use crate::listen::Front;
 use crate::state::{LiveCount, ServeState};
 use crate::tls::TlsFront;
 
@@ -60,14 +61,14 @@ pub(crate) async fn accept_connections(front: Front, setup: ConnectionSetup) {
             accepted = front.accept() => accepted,
             () = wait_for_stop(&mut stopping) => break,
         };
-        let Ok(stream) = accepted else {
+        let Ok(stream) = accepted.map(LingeringStream::new) else {
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         };
         let counters = &setup.state.counters;
-        counters.connections.fetch_add(1, Ordering::Relaxed);
         match Arc::clone(&permits).try_acquire_owned() {
             Ok(permit) => {
+                counters.connections.fetch_add(1, Ordering::Relaxed);
                 tokio::spawn(serve_connection(Arc::clone(&setup), stream, permit));
             }
             Err(_) => {
@@ -92,7 +93,7 @@ async fn wait_for_stop(stopping: &mut watch::Receiver<bool>) {
 
 async fn serve_connection(
     setup: Arc<ConnectionSetup>,
-    stream: ClientStream,
+    stream: LingeringStream,
     _permit: OwnedSemaphorePermit,
 ) {
     let _live = LiveCount::of(&setup.state.counters.connections_open);
@@ -189,9 +190,7 @@ async fn serve_stream(
             () = wait_for_stop(&mut stopping) => break,
             () = tokio::time::sleep(left.max(Duration::from_millis(10))) => {
                 if usage.time_left(limit).is_zero() {
-                    connection.as_mut().graceful_shutdown();
-                    let _ = tokio::time::timeout(END_TIMEOUT, connection.as_mut()).await;
-                    return;
+                    break;
                 }
             }
         }

@@ -75,10 +75,10 @@ impl RequestFault {
             ErrorKind::QueueFull => {
                 return RequestFault::unavailable("queue_full", "too many records are waiting");
             }
-            ErrorKind::Ledger if error.sqlstate().is_none() => {
-                let status = StatusCode::UNPROCESSABLE_ENTITY;
-                let fault = RequestFault::new(status, "key_reused", error.to_string());
-                return RequestFault { hint: error.hint_text().map(str::to_owned), ..fault };
+            ErrorKind::Connect => {
+                let message = "the server cannot be reached; nothing was written";
+                let fault = RequestFault::unavailable("server_away", message);
+                return fault.details(error.messages().join(": "));
             }
             _ => {}
         }
@@ -95,13 +95,15 @@ impl RequestFault {
         let causes = messages.get(1..).unwrap_or_default().join(": ");
         let details = (!causes.is_empty()).then_some(causes);
         let fault = match error.sqlstate() {
-            _ if error.kind() == ErrorKind::Connect => {
-                let message = "the server cannot be reached; nothing was written";
-                let fault = RequestFault::unavailable("server_away", message);
-                return RequestFault { details: Some(messages.join(": ")), ..fault };
-            }
             Some(code) => RequestFault::new(status_of(code.code()), code.code(), message),
             None => match error.kind() {
+                ErrorKind::KeyReused => {
+                    RequestFault::new(StatusCode::UNPROCESSABLE_ENTITY, "key_reused", message)
+                }
+                // The ledger has another version, or belongs to another role.
+                ErrorKind::Ledger => {
+                    RequestFault::new(StatusCode::INTERNAL_SERVER_ERROR, "ledger", message)
+                }
                 ErrorKind::Bug => {
                     RequestFault::new(StatusCode::INTERNAL_SERVER_ERROR, "bug", message)
                 }
@@ -173,6 +175,14 @@ pub(crate) fn status_of(sqlstate: &str) -> StatusCode {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_session_that_cannot_be_opened_is_no_fault_of_the_records() {
+        let error = Error::new(ErrorKind::Connect, "could not connect");
+        let fault = RequestFault::of_error(&error, false);
+        assert_eq!((fault.status.as_u16(), fault.code.as_str()), (503, "server_away"));
+        assert!(fault.may_retry);
+    }
 
     #[test]
     fn sqlstates_have_the_statuses_of_postgrest() {

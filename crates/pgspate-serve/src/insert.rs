@@ -8,27 +8,26 @@ use std::time::Instant;
 use axum::body::{Body, HttpBody};
 use axum::http::header::{CONTENT_RANGE, CONTENT_TYPE, LOCATION};
 use axum::http::request::Parts;
-use axum::http::{HeaderName, HeaderValue, Response, StatusCode};
+use axum::http::{HeaderName, HeaderValue, Response, StatusCode, Version};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use pgspate::Result as EngineResult;
-use pgspate::writer::{EncodedRows, InsertOutcome, InsertRequest, InsertShape};
+use pgspate::writer::{EncodedRows, InsertOutcome, InsertRequest, InsertShape, KEY_BYTES_MAX};
 use serde::Serialize;
 use serde_json::value::RawValue;
-use tokio::sync::OwnedSemaphorePermit;
 
 use crate::fault::RequestFault;
 use crate::prefer::{Preferences, QueryParameters, ReturnForm};
-use crate::records::{BodyFormat, FoundRecords, RecordRun, TextRows};
-use crate::state::ServeState;
+use crate::records::{BodyFormat, FoundRecords, HeldBody, RecordRun, TextRows};
+use crate::state::{AnswerText, BodyRoom, ServeState};
 use crate::tables::ServedTable;
 
 /// A body of at least this size is decoded on a thread of its own.
 const BLOCKING_BYTES: usize = 64 << 10;
-/// How much room a body of unknown size takes at first, and how much more at a time.
-const UNSTATED_BYTES: usize = 8 << 10;
-const CHUNKED_BYTES: usize = 64 << 10;
+
+/// The bytes that the number of a record adds to the key of its request.
+const NUMBER_BYTES: usize = 5;
 
 const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 
@@ -73,18 +72,20 @@ pub(crate) async fn insert(
         let fault = RequestFault::new(StatusCode::NOT_FOUND, "table_not_served", message);
         return Err(fault.hint("Name the table with `pgspate serve --table`.").closing());
     };
+    let preferences = Preferences::parse(&parts.headers).map_err(RequestFault::closing)?;
+    let key = idempotency_key(parts, preferences.rows_each).map_err(RequestFault::closing)?;
     let call = InsertCall {
         state: Arc::clone(state),
         table,
         format: BodyFormat::of_headers(&parts.headers).map_err(RequestFault::closing)?,
-        preferences: Preferences::parse(&parts.headers).map_err(RequestFault::closing)?,
+        preferences,
         query: QueryParameters::parse(&parts.uri).map_err(RequestFault::closing)?,
-        key: idempotency_key(parts).map_err(RequestFault::closing)?,
+        key,
     };
     state.check_ready()?;
     let begun = Instant::now();
     call.table.count_request();
-    let answer = call.answer(body).await;
+    let answer = call.answer(body, parts.version).await;
     if answer.is_err() {
         call.table.count_refused();
     }
@@ -92,23 +93,32 @@ pub(crate) async fn insert(
     answer
 }
 
-/// Returns the key of the header `Idempotency-Key`. A key in double quotes is the same key.
-fn idempotency_key(parts: &Parts) -> Result<Option<String>, RequestFault> {
-    let Some(value) = parts.headers.get("idempotency-key") else { return Ok(None) };
+/// Returns the key of the header `Idempotency-Key`. A key in double quotes is the same key. With
+/// `each`, the key must leave room for the number of a record.
+fn idempotency_key(parts: &Parts, each: bool) -> Result<Option<String>, RequestFault> {
+    let mut values = parts.headers.get_all("idempotency-key").iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    let invalid = |message: &str| RequestFault::bad("invalid_key", message);
+    if values.next().is_some() {
+        return Err(invalid("the request has several headers Idempotency-Key"));
+    }
     let key = value.to_str().unwrap_or_default().trim();
     let key = key.strip_prefix('"').and_then(|key| key.strip_suffix('"')).unwrap_or(key);
     if key.is_empty() {
-        let message = "the header Idempotency-Key has no valid key";
-        return Err(RequestFault::bad("invalid_key", message));
+        return Err(invalid("the header Idempotency-Key has no valid key"));
+    }
+    let most = if each { KEY_BYTES_MAX - NUMBER_BYTES } else { KEY_BYTES_MAX };
+    if key.len() > most {
+        return Err(invalid(&format!("the idempotency key has more than {most} bytes")));
     }
     Ok(Some(key.to_owned()))
 }
 
 impl InsertCall {
-    async fn answer(&self, body: Body) -> Result<Response<Body>, RequestFault> {
-        let (body, _room) = read_body(&self.state, body).await?;
+    async fn answer(&self, body: Body, version: Version) -> Result<Response<Body>, RequestFault> {
+        let body = read_body(&self.state, body, version).await?;
         let (format, each) = (self.format, self.preferences.rows_each);
-        let is_large = body.len() >= BLOCKING_BYTES;
+        let is_large = body.bytes.len() >= BLOCKING_BYTES;
         let find = move || FoundRecords::find(format, body, each);
         let found = Arc::new(run_decoder(is_large, find).await?);
         let (columns, kinds) = self.written_columns(&found)?;
@@ -205,7 +215,8 @@ impl InsertCall {
         let key = match (&self.key, nth) {
             (None, _) => return Ok(EncodedRows::default()),
             (Some(key), None) => key.clone(),
-            (Some(key), Some(nth)) => format!("{key}/{nth}"),
+            // No header can have a line feed, so that no client has such a key itself.
+            (Some(key), Some(nth)) => format!("{key}\n{nth}"),
         };
         let error = |error| RequestFault::of_error(&error, false);
         EncodedRows::with_key(key).map_err(error)
@@ -221,7 +232,7 @@ impl InsertCall {
         is_large: bool,
     ) -> Result<Response<Body>, RequestFault> {
         let Some(run) = runs.pop() else {
-            return Ok(self.all_answer(&InsertOutcome::default(), None));
+            return Ok(self.all_answer(&InsertOutcome::default(), None, found.room()));
         };
         let list = kinds.get(run.kind).and_then(|number| columns.get(*number));
         let shape = self.shape(list.map_or(&[][..], Vec::as_slice)).await?;
@@ -235,15 +246,20 @@ impl InsertCall {
         let outcome = self.state.writer.insert(&shape, rows).await;
         let outcome = outcome.map_err(|it| RequestFault::of_error(&it, self.key.is_some()))?;
         self.table.count_rows(outcome.rows);
-        Ok(self.all_answer(&outcome, Some(&shape)))
+        Ok(self.all_answer(&outcome, Some(&shape), found.room()))
     }
 
-    fn all_answer(&self, outcome: &InsertOutcome, shape: Option<&InsertShape>) -> Response<Body> {
+    fn all_answer(
+        &self,
+        outcome: &InsertOutcome,
+        shape: Option<&InsertShape>,
+        room: &Arc<BodyRoom>,
+    ) -> Response<Body> {
         let body = match self.preferences.returns {
             ReturnForm::Representation => format!("[{}]", outcome.returned.join(",")),
             _ => String::new(),
         };
-        let mut response = self.response(StatusCode::CREATED, "application/json", body);
+        let mut response = self.response(StatusCode::CREATED, "application/json", body, room);
         let headers = response.headers_mut();
         if let Ok(count) = HeaderValue::from_str(&format!("*/{}", outcome.rows)) {
             headers.insert(CONTENT_RANGE, count);
@@ -306,7 +322,7 @@ impl InsertCall {
         }
         let lines: Vec<String> =
             outcomes.iter().enumerate().map(|(nth, it)| self.each_line(nth, it)).collect();
-        Ok(self.response(StatusCode::OK, "application/x-ndjson", lines.concat()))
+        Ok(self.response(StatusCode::OK, "application/x-ndjson", lines.concat(), found.room()))
     }
 
     /// Writes a run of records independently of each other. `before` is the number of records
@@ -377,9 +393,18 @@ impl InsertCall {
         serde_json::to_string(&line).unwrap_or_default() + "\n"
     }
 
-    fn response(&self, status: StatusCode, media: &'static str, body: String) -> Response<Body> {
-        let has_body = !body.is_empty();
-        let mut response = Response::new(Body::from(body));
+    fn response(
+        &self,
+        status: StatusCode,
+        media: &'static str,
+        text: String,
+        room: &Arc<BodyRoom>,
+    ) -> Response<Body> {
+        let has_body = !text.is_empty();
+        let mut response = Response::new(match has_body {
+            true => Bytes::from_owner(AnswerText { text, _room: Arc::clone(room) }).into(),
+            false => Body::empty(),
+        });
         *response.status_mut() = status;
         let headers = response.headers_mut();
         if has_body {
@@ -418,9 +443,10 @@ async fn run_decoder<T: Send + 'static>(
 
 /// Reads a body. Takes room for its bytes first.
 async fn read_body(
-    state: &ServeState,
+    state: &Arc<ServeState>,
     mut body: Body,
-) -> Result<(Bytes, OwnedSemaphorePermit), RequestFault> {
+    version: Version,
+) -> Result<HeldBody, RequestFault> {
     let most = state.limits.body_bytes;
     let too_large = || {
         let message = format!("the body has more than {most} bytes");
@@ -432,29 +458,28 @@ async fn read_body(
     if stated.is_some_and(|bytes| bytes > most) {
         return Err(too_large());
     }
-    let mut taken = stated.unwrap_or(UNSTATED_BYTES).max(1);
-    let mut room = state.take_room(taken)?;
+    let room = state.open_room(stated).map_err(RequestFault::closing)?;
     let mut bytes = BytesMut::new();
+    let ended_early = || RequestFault::bad("invalid_body", "the body ended early").closing();
     let read = async {
         while let Some(frame) = body.frame().await {
-            let Ok(frame) = frame else {
-                let message = "the body ended early";
-                return Err(RequestFault::bad("invalid_body", message).closing());
-            };
+            let Ok(frame) = frame else { return Err(ended_early()) };
             let Ok(data) = frame.into_data() else { continue };
             if bytes.len() + data.len() > most {
                 return Err(too_large());
             }
-            while bytes.len() + data.len() > taken {
-                room.merge(state.take_room(CHUNKED_BYTES)?);
-                taken += CHUNKED_BYTES;
-            }
+            room.grow_to(bytes.len() + data.len()).map_err(RequestFault::closing)?;
             bytes.extend_from_slice(&data);
         }
-        Ok(())
+        // Over HTTP/2, hyper reports no error if the client resets its stream with NO_ERROR.
+        let is_cut_off = version == Version::HTTP_2 && !body.is_end_stream();
+        match is_cut_off || stated.is_some_and(|stated| stated != bytes.len()) {
+            true => Err(ended_early()),
+            false => Ok(()),
+        }
     };
     match tokio::time::timeout(state.limits.request_timeout, read).await {
-        Ok(Ok(())) => Ok((bytes.freeze(), room)),
+        Ok(Ok(())) => Ok(HeldBody { bytes: bytes.freeze(), room: Arc::new(room) }),
         Ok(Err(fault)) => Err(fault),
         Err(_) => {
             let message = "the body did not arrive in time";

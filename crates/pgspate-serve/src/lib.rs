@@ -14,6 +14,7 @@ mod connections;
 mod fault;
 mod health;
 mod insert;
+mod linger;
 mod listen;
 mod metrics;
 mod options;
@@ -34,7 +35,9 @@ use pgspate::{Error, ErrorKind, Result};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-pub use options::{HttpLimits, ListenAddress, ServeOptions, ServeReport, TableCounts, TlsFiles};
+pub use options::{
+    BODY_BYTES_MAX, HttpLimits, ListenAddress, ServeOptions, ServeReport, TableCounts, TlsFiles,
+};
 
 use access::AccessRules;
 use connections::{ConnectionSetup, accept_connections};
@@ -48,7 +51,9 @@ use tls::TlsFront;
 pub enum ServeNotice {
     /// The server does not answer. Requests get status 503.
     ServerAway,
-    /// The server answers again.
+    /// The server is a standby, or accepts no writes for another reason. Requests get status 503.
+    ServerReadOnly,
+    /// The server answers again, and accepts writes.
     ServerBack,
 }
 
@@ -139,13 +144,12 @@ impl ServeSwitch {
         self.stop.send_replace(true);
     }
 
-    /// Reads tokens and certificates again.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Usage`] if a file cannot be used. Then its old content counts.
-    pub fn reload(&self) -> Result<()> {
-        let tls = self.tls.as_ref().map_or(Ok(()), |tls| tls.reload());
-        self.state.access.reload().and(tls)
+    /// Reads tokens and certificates again. Returns an error for each file that cannot be used, and
+    /// whose old content counts.
+    pub fn reload(&self) -> Vec<Error> {
+        let tls = self.tls.as_ref().map(|tls| tls.reload());
+        let results = [Some(self.state.access.reload()), tls];
+        results.into_iter().flatten().filter_map(Result::err).collect()
     }
 }
 

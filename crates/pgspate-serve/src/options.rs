@@ -53,10 +53,13 @@ pub struct TlsFiles {
     pub client_authority: Option<PathBuf>,
 }
 
+/// The largest limit of a body's size. The records of a body are found by offsets of 32 bits.
+pub const BODY_BYTES_MAX: usize = u32::MAX as usize;
+
 /// What each client may use.
 #[derive(Debug, Clone)]
 pub struct HttpLimits {
-    /// The most connections. Further connections get status 503 and are closed.
+    /// The most connections. Further connections are closed, without TLS after status 503.
     pub connections: usize,
     /// The most bytes of a body.
     pub body_bytes: usize,

@@ -31,8 +31,8 @@ pub(crate) fn router(state: Arc<ServeState>) -> Router {
         .route("/", get(async || text("text/html; charset=utf-8", PAGE.to_owned())))
         .route("/healthz", get(async || text("text/plain", "ok\n".to_owned())))
         .route("/readyz", get(get_ready))
-        .fallback(async || fault(not_found()))
-        .method_not_allowed_fallback(async || fault(wrong_method()))
+        .fallback(async || not_found().into_response())
+        .method_not_allowed_fallback(async || wrong_method().into_response())
         .layer(from_fn_with_state(Arc::clone(&state), check_access))
         .with_state(state)
 }
@@ -52,7 +52,7 @@ async fn check_access(
     }
     let response = match checked {
         Ok(()) => next.run(Request::from_parts(parts, body)).await,
-        Err(refused) => fault(refused),
+        Err(refused) => refused.into_response(),
     };
     state.counters.count_answer(response.status().as_u16());
     response
@@ -79,7 +79,8 @@ async fn get_ready(State(state): State<Arc<ServeState>>) -> Response<Body> {
     match state.check_ready() {
         Ok(()) => text("text/plain", "ready\n".to_owned()),
         Err(refused) => {
-            fault(RequestFault { closes: state.is_stopping.load(Ordering::Relaxed), ..refused })
+            let closes = state.is_stopping.load(Ordering::Relaxed);
+            RequestFault { closes, ..refused }.into_response()
         }
     }
 }
@@ -92,10 +93,6 @@ fn not_found() -> RequestFault {
 fn wrong_method() -> RequestFault {
     let status = StatusCode::METHOD_NOT_ALLOWED;
     RequestFault::new(status, "wrong_method", "the page does not take this method").closing()
-}
-
-fn fault(fault: RequestFault) -> Response<Body> {
-    fault.into_response()
 }
 
 fn text(media: &'static str, text: String) -> Response<Body> {

@@ -15,6 +15,8 @@ use crate::tables::ServedTables;
 
 /// How many bytes a permit of the room for bodies stands for.
 const ROOM_UNIT: usize = 1024;
+/// How much room a body takes before its bytes arrive.
+const FIRST_BYTES: usize = 8 << 10;
 
 /// The upper limits of the classes of durations, in seconds. The last class has no limit.
 pub(crate) const DURATIONS: [f64; 12] =
@@ -31,6 +33,8 @@ pub(crate) struct ServeState {
     pub(crate) address: String,
     /// Whether the server answers.
     pub(crate) is_server_up: AtomicBool,
+    /// Whether the server accepts no writes.
+    pub(crate) is_read_only: AtomicBool,
     pub(crate) is_stopping: AtomicBool,
     room: Arc<Semaphore>,
     room_size: u32,
@@ -47,6 +51,46 @@ pub(crate) struct ServeCounters {
     statuses: Mutex<BTreeMap<u16, u64>>,
     durations: [AtomicU64; DURATIONS.len() + 1],
     micros: AtomicU64,
+}
+
+/// The room of a request: as much as the larger one of its body and the text made of its body.
+pub(crate) struct BodyRoom {
+    state: Arc<ServeState>,
+    permits: Mutex<OwnedSemaphorePermit>,
+}
+
+impl BodyRoom {
+    /// Takes as much more as is missing for `bytes`. A request that has all the room needs no more.
+    ///
+    /// # Errors
+    /// Status 503 if there is not enough room now.
+    pub(crate) fn grow_to(&self, bytes: usize) -> Result<(), RequestFault> {
+        let mut permits = self.permits.lock().unwrap_or_else(PoisonError::into_inner);
+        let missing = self.state.units(bytes) as usize;
+        let missing = missing.saturating_sub(permits.num_permits());
+        if missing > 0 {
+            let missing = u32::try_from(missing).unwrap_or(u32::MAX);
+            let more = Arc::clone(&self.state.room).try_acquire_many_owned(missing);
+            permits.merge(more.map_err(|_| full_queue())?);
+        }
+        Ok(())
+    }
+}
+
+/// The text of an answer, which keeps its request's room as long as the client has not read it.
+pub(crate) struct AnswerText {
+    pub(crate) text: String,
+    pub(crate) _room: Arc<BodyRoom>,
+}
+
+impl AsRef<[u8]> for AnswerText {
+    fn as_ref(&self) -> &[u8] {
+        self.text.as_bytes()
+    }
+}
+
+fn full_queue() -> RequestFault {
+    RequestFault::unavailable("queue_full", "too many records are waiting")
 }
 
 /// Counts something as long as it lives.
@@ -109,6 +153,7 @@ impl ServeState {
             counters: ServeCounters::default(),
             address,
             is_server_up: AtomicBool::new(true),
+            is_read_only: AtomicBool::new(false),
             is_stopping: AtomicBool::new(false),
             room: Arc::new(Semaphore::new(room_size as usize)),
             room_size,
@@ -116,21 +161,29 @@ impl ServeState {
         }
     }
 
-    /// Takes room for the bytes of a body. A body that is larger than all the room takes all of it.
+    /// Takes room for the first bytes of a body, which then grows as bytes arrive. A client that
+    /// states a length and sends nothing holds no more.
     ///
     /// # Errors
-    /// Status 503 if there is not enough room now.
-    pub(crate) fn take_room(&self, bytes: usize) -> Result<OwnedSemaphorePermit, RequestFault> {
-        let units = u32::try_from(bytes.div_ceil(ROOM_UNIT)).unwrap_or(u32::MAX);
-        let units = units.clamp(1, self.room_size);
-        let full = |_| {
-            let message = "too many records are waiting";
-            RequestFault::unavailable("queue_full", message).closing()
-        };
-        if self.writer.is_full() {
-            return Err(full(()));
+    /// Status 503 if there is no room now, or not enough for the stated length.
+    pub(crate) fn open_room(
+        self: &Arc<ServeState>,
+        stated: Option<usize>,
+    ) -> Result<BodyRoom, RequestFault> {
+        let has_room = self.room.available_permits() >= self.units(stated.unwrap_or(0)) as usize;
+        if self.writer.is_full() || !has_room {
+            return Err(full_queue());
         }
-        Arc::clone(&self.room).try_acquire_many_owned(units).map_err(|_| full(()))
+        let first = self.units(stated.unwrap_or(FIRST_BYTES).min(FIRST_BYTES));
+        let permits = Arc::clone(&self.room).try_acquire_many_owned(first);
+        let permits = Mutex::new(permits.map_err(|_| full_queue())?);
+        Ok(BodyRoom { state: Arc::clone(self), permits })
+    }
+
+    /// Returns the permits for some bytes: at most all there are.
+    fn units(&self, bytes: usize) -> u32 {
+        let units = u32::try_from(bytes.div_ceil(ROOM_UNIT)).unwrap_or(u32::MAX);
+        units.clamp(1, self.room_size)
     }
 
     /// Returns the bytes of bodies that are being read or written.
@@ -142,7 +195,7 @@ impl ServeState {
     /// Checks that records can be written now.
     ///
     /// # Errors
-    /// Status 503 if the server is away, or serving ends.
+    /// Status 503 if the server is away or accepts no writes, or serving ends.
     pub(crate) fn check_ready(&self) -> Result<(), RequestFault> {
         if self.is_stopping.load(Ordering::Relaxed) {
             let message = "pgspate serve is stopping";
@@ -151,6 +204,10 @@ impl ServeState {
         if !self.is_server_up.load(Ordering::Relaxed) {
             let message = "the server cannot be reached; nothing was written";
             return Err(RequestFault::unavailable("server_away", message).closing());
+        }
+        if self.is_read_only.load(Ordering::Relaxed) {
+            let message = "the server accepts no writes; nothing was written";
+            return Err(RequestFault::unavailable("read_only", message).closing());
         }
         Ok(())
     }

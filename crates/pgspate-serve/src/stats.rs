@@ -17,6 +17,8 @@ struct LiveStats {
     version: &'static str,
     /// Whether records can be written now.
     ready: bool,
+    /// Why no records can be written now. Empty if records can be written.
+    not_ready: String,
     connections_open: usize,
     /// Requests that are being answered.
     in_flight: usize,
@@ -33,10 +35,12 @@ struct LiveStats {
 
 /// Returns the page `/stats`.
 pub(crate) fn page(state: &ServeState) -> String {
+    let not_ready = state.check_ready().err().map_or(String::new(), |it| it.message);
     let stats = LiveStats {
         report: state.report(),
         version: env!("CARGO_PKG_VERSION"),
-        ready: state.check_ready().is_ok(),
+        ready: not_ready.is_empty(),
+        not_ready,
         connections_open: state.counters.connections_open.load(Ordering::Relaxed),
         in_flight: state.counters.in_flight.load(Ordering::Relaxed),
         queued_bytes: state.queued_bytes(),

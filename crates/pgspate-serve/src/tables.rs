@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pgspate::Result;
 use pgspate::target::quote_ident;
 use pgspate::writer::{InsertRequest, Writer};
+use pgspate::{Error, ErrorKind, Result};
 
 use crate::options::TableCounts;
 
@@ -17,6 +17,7 @@ pub(crate) struct ServedTable {
     pub(crate) sql_name: String,
     /// Schema and name, unquoted.
     pub(crate) name: String,
+    oid: u32,
     requests: AtomicU64,
     rows: AtomicU64,
     refused: AtomicU64,
@@ -63,7 +64,7 @@ impl ServedTables {
     /// Looks the tables up.
     ///
     /// # Errors
-    /// [`pgspate::ErrorKind::Usage`] if a table does not exist.
+    /// [`ErrorKind::Usage`] if a table does not exist, or no name stands for the table alone.
     pub(crate) async fn look_up(names: &[String], writer: &Writer) -> Result<ServedTables> {
         let mut tables = ServedTables { all: Vec::new(), by_name: HashMap::new() };
         for asked in names {
@@ -71,20 +72,30 @@ impl ServedTables {
             let shape = writer.shape(&request).await?;
             let (schema, name) = &shape.table_name;
             let full = format!("{schema}.{name}");
-            if tables.all.iter().any(|table| table.name == full) {
+            if tables.all.iter().any(|table| table.oid == shape.table_oid) {
                 continue;
             }
             let number = tables.all.len();
-            tables.by_name.insert(full.clone(), Some(number));
-            let short = tables.by_name.entry(name.clone()).or_insert(Some(number));
-            *short = short.filter(|it| *it == number);
+            for address in [&full, name] {
+                let known = tables.by_name.entry(address.clone()).or_insert(Some(number));
+                *known = known.filter(|it| *it == number);
+            }
             tables.all.push(Arc::new(ServedTable {
                 sql_name: format!("{}.{}", quote_ident(schema), quote_ident(name)),
                 name: full,
+                oid: shape.table_oid,
                 requests: AtomicU64::new(0),
                 rows: AtomicU64::new(0),
                 refused: AtomicU64::new(0),
             }));
+        }
+        for (number, table) in tables.all.iter().enumerate() {
+            if !tables.by_name.values().any(|known| *known == Some(number)) {
+                let message = format!("the name {} stands for several tables", table.name);
+                let hint = "A name with a dot is spelled like a schema and a name. Serve one of \
+                            the tables by a process of its own, or rename the table.";
+                return Err(Error::new(ErrorKind::Usage, message).hint(hint));
+            }
         }
         Ok(tables)
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::builder::TypedValueParser;
 use clap::value_parser;
 use pgspate::writer::WriterOptions;
-use pgspate_serve::{HttpLimits, ListenAddress, ServeOptions, TlsFiles};
+use pgspate_serve::{BODY_BYTES_MAX, HttpLimits, ListenAddress, ServeOptions, TlsFiles};
 
 use super::doctor::{parse_size, parse_time};
 use super::shared::{CommonArgs, limits, output, target};
@@ -97,13 +97,17 @@ fn writing() -> Vec<Flag<WriterOptions>> {
 
 fn client_limits() -> Vec<Flag<HttpLimits>> {
     let size = |value: &str| parse_size(value).map(|it| usize::try_from(it).unwrap_or(usize::MAX));
+    let body = move |value: &str| match size(value)? {
+        bytes if bytes <= BODY_BYTES_MAX => Ok(bytes),
+        _ => Err("expected less than 4GiB".to_owned()),
+    };
     let connections = value_parser!(u32).range(1..).map(|it| it as usize);
     let seconds = value_parser!(u32).range(1..).map(|it| Duration::from_secs(it.into()));
     vec![
         value("max-connections", "N", connections, |it: &mut HttpLimits, n| it.connections = n)
             .default("2000")
             .help("Serve at most this many connections of clients"),
-        value("max-body", "SIZE", size, |it: &mut HttpLimits, bytes| it.body_bytes = bytes)
+        value("max-body", "SIZE", body, |it: &mut HttpLimits, bytes| it.body_bytes = bytes)
             .default("16MiB")
             .help("Refuse larger bodies"),
         value("queue", "SIZE", size, |it: &mut HttpLimits, bytes| it.queue_bytes = bytes)

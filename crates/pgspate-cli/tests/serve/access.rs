@@ -146,3 +146,22 @@ fn pages_of_other_hosts_and_origins_may_not_write() {
     assert_eq!(answer.header("access-control-allow-origin"), "");
     assert_eq!(scene.value("select count(*) from note"), "4");
 }
+
+#[test]
+fn a_name_that_stands_for_several_tables_is_not_served() {
+    let sql = "create schema a; create schema \"a.b\";
+create table a.\"b.c\" (text text); create table \"a.b\".c (text text);
+create table a.b (text text); create table \"a.b\" (text text);";
+    let tables = ["a.\"b.c\"", "\"a.b\".c", "a.b", "\"a.b\"", "a.b"];
+    let args: Vec<&str> = tables.iter().flat_map(|table| ["--table", table]).collect();
+    let scene = ServeScene::with_sql(sql, &args);
+    for (name, status) in
+        [("a.b.c", 404), ("a.b", 404), ("b.c", 201), ("c", 201), ("b", 201), ("public.a.b", 201)]
+    {
+        let answer = scene.post(&format!("/tables/{name}/rows"), BODY);
+        assert_eq!(answer.status, status, "{name}: {answer:?}");
+    }
+    let counts = "select (select count(*) from a.\"b.c\"), (select count(*) from \"a.b\".c), \
+                  (select count(*) from a.b), (select count(*) from public.\"a.b\")";
+    assert_eq!(scene.db.query(counts)[0], vec![Some("1".to_owned()); 4]);
+}

@@ -56,11 +56,20 @@ class Message:
         self.body = body
 
 messages = [Message(id=1, text='a'), Message(id=2), Message(id=1, text='again')]
-print(write(messages))
+aside = []
+print(write(messages, lambda *it: aside.append(it)))
+print([(message.body['id'], outcome['code']) for message, outcome in aside])
 ";
-    let output = Command::new("python3").args(["-c", &(code + trial)]).output().unwrap();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "[True, True, True]\n", "{errors}");
+    let code = code + trial;
+    let run = || {
+        let output = Command::new("python3").args(["-c", &code]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(run(), "[True, True, True]\n[(2, '23502')]\n");
     let rows = scene.value("select string_agg(id || text, ',') from event");
     assert_eq!(rows, "1a");
+    // A fault of the installation is no reason to acknowledge a message, nor to set it aside.
+    scene.db.run("alter table event rename to moved");
+    assert_eq!(run(), "[False, False, False]\n[]\n");
 }

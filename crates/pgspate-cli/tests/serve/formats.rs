@@ -6,7 +6,8 @@ use std::net::Shutdown;
 use std::sync::Arc;
 
 use arrow_array::{Float64Array, Int32Array, RecordBatch, StringArray, TimestampMicrosecondArray};
-use arrow_ipc::writer::StreamWriter;
+use arrow_ipc::CompressionType;
+use arrow_ipc::writer::{IpcWriteOptions, StreamWriter};
 use arrow_schema::{DataType, Field, Schema, TimeUnit};
 
 use crate::run::{command, finish, spawn};
@@ -163,6 +164,48 @@ fn many_records_of_one_body_are_one_unit() {
     let answer = scene.post("/tables/account/rows", &body);
     assert_eq!((answer.status, answer.code().as_str()), (409, "23505"));
     assert_eq!(scene.value("select count(*) from account where id >= 5000"), "0");
+}
+
+#[test]
+fn a_csv_line_of_a_backslash_and_a_dot_is_data() {
+    let sql = "create table word (text text)";
+    let scene = ServeScene::with_sql(sql, &["--table", "word"]);
+    let media = [("content-type", "text/csv")];
+    let answer = scene.process.send("POST", "/tables/word/rows", &media, b"text\n\\.\nb\n\\.\n");
+    assert_eq!((answer.status, answer.header("content-range")), (201, "*/3"), "{answer:?}");
+    assert_eq!(scene.value("select string_agg(text, ' ') from word"), "\\. b \\.");
+}
+
+#[test]
+fn an_arrow_stream_that_is_not_whole_is_refused() {
+    let scene = ServeScene::new(&["--max-body", "10kB"]);
+    let media = [("content-type", "application/vnd.apache.arrow.stream")];
+    let send = |body: &[u8]| scene.process.send("POST", "/tables/note/rows", &media, body);
+    let schema = Arc::new(Schema::new(vec![Field::new("text", DataType::Utf8, false)]));
+    let stream = |text: String, codec: Option<CompressionType>| {
+        let columns: Vec<Arc<dyn arrow_array::Array>> =
+            vec![Arc::new(StringArray::from(vec![text]))];
+        let batch = RecordBatch::try_new(schema.clone(), columns).unwrap();
+        let options = IpcWriteOptions::default().try_with_compression(codec).unwrap();
+        let mut writer = StreamWriter::try_new_with_options(Vec::new(), &schema, options).unwrap();
+        writer.write(&batch).unwrap();
+        writer.finish().unwrap();
+        writer.into_inner().unwrap()
+    };
+    let small = stream("a".to_owned(), None);
+    assert_eq!(send(&small).status, 201);
+    // Two streams, of which a reader would read the first one.
+    assert_eq!(send(&[small.as_slice(), &small].concat()).status, 400);
+    let end_marker = 8;
+    assert_eq!(send(&small[..small.len() - end_marker]).status, 400);
+    // A small body that needs much memory.
+    let bomb = stream("a".repeat(1_000_000), Some(CompressionType::ZSTD));
+    assert!(bomb.len() < 10_000);
+    let refused = send(&bomb);
+    assert_eq!((refused.status, refused.code().as_str()), (400, "invalid_body"), "{refused:?}");
+    assert!(refused.body.contains("expected at most 40000"), "{refused:?}");
+    assert_eq!(send(&stream("a".repeat(9000), Some(CompressionType::ZSTD))).status, 201);
+    assert_eq!(scene.value("select count(*) from note"), "2");
 }
 
 fn arrow_stream(batch: &RecordBatch) -> Vec<u8> {

@@ -8,6 +8,7 @@ use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
+use crate::run::wait_until;
 use crate::scene::ServeScene;
 
 #[test]
@@ -45,4 +46,36 @@ fn requests_on_one_connection_are_written_together() {
     assert_eq!(stats["connections"], 2);
     // Fewer statements than records.
     assert!(stats["writer"]["set_rows"].as_u64() > Some(100), "{stats}");
+}
+
+#[test]
+fn a_body_that_is_cut_off_without_an_error_is_refused() {
+    let scene = ServeScene::new(&[]);
+    Runtime::new().unwrap().block_on(async {
+        let stream = TcpStream::connect(scene.process.authority()).await.unwrap();
+        let (client, connection) = h2::client::handshake(stream).await.unwrap();
+        tokio::spawn(connection);
+        for length in [None, Some("1000")] {
+            let address = format!("{}/tables/note/rows", scene.process.address);
+            let mut request =
+                hyper::Request::post(address).header("content-type", "application/x-ndjson");
+            if let Some(length) = length {
+                request = request.header("content-length", length);
+            }
+            let mut client = client.clone().ready().await.unwrap();
+            let sent = client.send_request(request.body(()).unwrap(), false).unwrap();
+            let (_answer, mut body) = sent;
+            body.send_data(Bytes::from("{\"text\":\"half\"}\n"), false).unwrap();
+            // The data are sent before the reset only if they have arrived at the server.
+            wait_until("the body has begun", || queued_bytes(&scene) > 0);
+            body.send_reset(h2::Reason::NO_ERROR);
+            wait_until("the body has ended", || queued_bytes(&scene) == 0);
+        }
+    });
+    assert_eq!(scene.process.get("/stats").json()["statuses"]["400"], 2);
+    assert_eq!(scene.value("select count(*) from note"), "0");
+}
+
+fn queued_bytes(scene: &ServeScene) -> u64 {
+    scene.process.get("/stats").json()["queued_bytes"].as_u64().unwrap()
 }

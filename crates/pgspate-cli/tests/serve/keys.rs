@@ -1,6 +1,6 @@
 //! `Idempotency-Key`: a request that is sent again is written once.
 
-use crate::scene::ServeScene;
+use crate::scene::{ServeProcess, ServeScene};
 
 const ROWS: &str = "/tables/note/rows";
 
@@ -55,4 +55,48 @@ fn records_that_are_written_each_by_itself_have_a_key_each() {
     let mended = send("/tables/account/rows", &body.replace("null", "\"b\""));
     assert!(mended.iter().all(|line| line["status"] == 201), "{mended:?}");
     assert_eq!(scene.value("select count(*) from account"), "3");
+}
+
+#[test]
+fn the_key_of_a_record_is_no_key_that_a_client_can_send() {
+    let scene = ServeScene::new(&[]);
+    let each = [("idempotency-key", "batch"), ("prefer", "rows=each")];
+    let body = r#"[{"text":"a"},{"text":"b"}]"#;
+    let lines = scene.process.post(ROWS, &each, body).lines();
+    assert!(lines.iter().all(|line| line["status"] == 201), "{lines:?}");
+    let own = [("idempotency-key", "batch/1")];
+    assert_eq!(scene.process.post(ROWS, &own, r#"{"text":"c"}"#).status, 201);
+    assert_eq!(scene.value("select count(*) from note"), "3");
+}
+
+#[test]
+fn a_ledger_of_another_version_is_no_fault_of_the_request() {
+    let scene = ServeScene::new(&[]);
+    let key = [("idempotency-key", "k")];
+    assert_eq!(scene.process.post(ROWS, &key, r#"{"text":"a"}"#).status, 201);
+    scene.db.run("update pgspate.version set version = 9999");
+    let folder = tempfile::tempdir().unwrap();
+    let later = ServeProcess::start(&scene.db.dsn(), folder, &["--table", "note"]);
+    let refused = later.post(ROWS, &key, r#"{"text":"a"}"#);
+    assert_eq!((refused.status, refused.code().as_str()), (500, "ledger"), "{refused:?}");
+    // Without a key nothing needs the ledger.
+    assert_eq!(later.post(ROWS, &[], r#"{"text":"a"}"#).status, 201);
+}
+
+#[test]
+fn an_invalid_key_is_refused_before_the_body_is_read() {
+    let scene = ServeScene::new(&[]);
+    let (long, longest) = ("k".repeat(256), "k".repeat(250));
+    let each = ("prefer", "rows=each");
+    let several = [("idempotency-key", "a"), ("idempotency-key", "b")];
+    let too_long = [("idempotency-key", long.as_str())];
+    let too_long_for_each = [("idempotency-key", &long[..251]), each];
+    for headers in [&several[..], &too_long, &too_long_for_each] {
+        // The body is none at all.
+        let refused = scene.process.post(ROWS, headers, "");
+        assert_eq!((refused.status, refused.code().as_str()), (400, "invalid_key"), "{refused:?}");
+    }
+    let body = format!("[{}]", vec![r#"{"text":"a"}"#; 10_000].join(","));
+    let lines = scene.process.post(ROWS, &[("idempotency-key", &longest), each], &body).lines();
+    assert!(lines.iter().all(|line| line["status"] == 201));
 }

@@ -199,3 +199,30 @@ fn a_lost_connection_leaves_an_unknown_outcome_that_a_key_resolves() {
     assert_eq!(call(&[("idempotency-key", "k")]).status, 201);
     assert_eq!(scene.value("select count(*) from account"), "1");
 }
+
+#[test]
+fn a_server_that_accepts_no_writes_is_not_ready() {
+    let scene = ServeScene::new(&[]);
+    let dsn = scene.db.dsn();
+    let set_default = |setting: &str| {
+        let alter = format!("begin read write; alter database \"{}\"", scene.db.name());
+        let setting = format!("{setting} default_transaction_read_only");
+        let (runtime, client) = session(&dsn);
+        let is_on = if setting.starts_with("set") { "= on" } else { "" };
+        let sql = format!("{alter} {setting} {is_on}; commit");
+        runtime.block_on(client.batch_execute(&sql)).unwrap();
+    };
+    set_default("set");
+    // As after a failover to a standby.
+    let end = "select count(pg_terminate_backend(pid)) from pg_stat_activity \
+               where datname = current_database() and application_name like 'pgspate %'";
+    ask(&dsn, end);
+    wait_until("the server is not ready", || scene.process.get("/readyz").status == 503);
+    let refused = scene.post(ROWS, BODY);
+    assert_eq!((refused.status, refused.code().as_str()), (503, "read_only"), "{refused:?}");
+    let reason = "the server accepts no writes; nothing was written";
+    assert_eq!(scene.process.get("/stats").json()["not_ready"], reason);
+    set_default("reset");
+    wait_until("the server is ready", || scene.process.get("/readyz").status == 200);
+    wait_until("records are written", || scene.post(ROWS, BODY).status == 201);
+}

@@ -87,12 +87,14 @@ fn a_role_without_the_privilege_gets_403() {
 fn a_full_queue_refuses_before_the_body_is_read() {
     use std::io::Write;
     let scene = ServeScene::new(&["--queue", "64KiB"]);
-    // A request that has begun takes the room of its whole body.
+    // A request takes room as its body arrives.
     let mut slow = scene.process.connect();
     let headers = [("content-type", "application/json")];
     let head = crate::scene::head("POST", ROWS, scene.process.authority(), &headers, 60_000);
     slow.write_all(head.as_bytes()).unwrap();
-    slow.write_all(b"{\"id\":1,").unwrap();
+    let body = format!(r#"{{"id":1,"name":"{}"}}"#, "a".repeat(60_000 - 18));
+    let (begin, rest) = body.split_at(59_000);
+    slow.write_all(begin.as_bytes()).unwrap();
     crate::run::wait_until("the room is taken", || {
         scene.process.get("/stats").json()["queued_bytes"].as_u64() > Some(50_000)
     });
@@ -102,8 +104,58 @@ fn a_full_queue_refuses_before_the_body_is_read() {
     assert_eq!(refused.header("retry-after"), "1");
     // A small request still fits.
     assert_eq!(scene.post(ROWS, r#"{"id":3,"name":"c"}"#).status, 201);
-    let rest = format!("\"name\":\"{}\"}}", "a".repeat(60_000 - 18));
     slow.write_all(rest.as_bytes()).unwrap();
     assert_eq!(crate::scene::read_answer(&mut slow).status, 201);
     assert_eq!(scene.post(ROWS, &body).status, 201);
+}
+
+#[test]
+fn a_limit_of_bodies_beyond_offsets_of_32_bits_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = ["serve", "--table", "t", "--max-body", "4GiB"];
+    let run = crate::run::finish(crate::run::spawn(&mut crate::run::command(folder.path(), &args)));
+    assert_eq!(run.status, Some(2), "{}", run.stderr);
+    assert!(run.stderr.contains("expected less than 4GiB"), "{}", run.stderr);
+}
+
+#[test]
+fn a_stated_length_takes_no_room_without_bytes() {
+    use std::io::Write;
+    let scene = ServeScene::new(&["--queue", "64KiB"]);
+    let headers = [("content-type", "application/json")];
+    let head = crate::scene::head("POST", ROWS, scene.process.authority(), &headers, 60_000);
+    let begin = || {
+        let mut slow = scene.process.connect();
+        slow.write_all(head.as_bytes()).unwrap();
+        slow
+    };
+    let slow = begin();
+    crate::run::wait_until("the request has begun", || {
+        scene.process.get("/stats").json()["queued_bytes"].as_u64() > Some(0)
+    });
+    let body = format!(r#"{{"id":1,"name":"{}"}}"#, "a".repeat(20_000));
+    assert_eq!(scene.post(ROWS, &body).status, 201);
+    drop(slow);
+}
+
+#[test]
+fn the_text_of_records_takes_room_and_a_request_may_take_all_of_it() {
+    use std::io::Write;
+    let columns: Vec<String> = (0..500).map(|nth| format!("c{nth} int")).collect();
+    let sql = format!("create table wide ({})", columns.join(", "));
+    let scene = ServeScene::with_sql(&sql, &["--table", "wide", "--queue", "64KiB"]);
+    let names: Vec<&str> = columns.iter().map(|it| it.split(' ').next().unwrap()).collect();
+    let path = format!("/tables/wide/rows?columns={}", names.join(","));
+    // Some bytes of body, and 1500 bytes of text for each record.
+    let records = |count: usize| format!("[{}]", vec!["{}"; count].join(","));
+    assert_eq!(scene.post(&path, &records(200)).status, 201);
+    let headers = [("content-type", "application/json")];
+    let head = crate::scene::head("POST", &path, scene.process.authority(), &headers, 60_000);
+    let mut slow = scene.process.connect();
+    slow.write_all(format!("{head}{}", " ".repeat(50_000)).as_bytes()).unwrap();
+    crate::run::wait_until("the room is taken", || {
+        scene.process.get("/stats").json()["queued_bytes"].as_u64() > Some(45_000)
+    });
+    assert_refused(&scene.post(&path, &records(20)), 503, "queue_full");
+    assert_eq!(scene.post(&path, &records(1)).status, 201);
 }

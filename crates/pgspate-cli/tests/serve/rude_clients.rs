@@ -82,6 +82,21 @@ fn a_huge_body_is_refused_before_it_is_read() {
 }
 
 #[test]
+fn a_client_that_sends_on_after_a_refusal_reads_its_answer() {
+    let scene = ServeScene::new(&["--max-body", "100kB"]);
+    let rest = vec![b' '; 4 << 20];
+    for _ in 0..10 {
+        let mut stream = scene.process.connect();
+        let head = head("POST", ROWS, scene.process.authority(), &JSON, rest.len());
+        stream.write_all(head.as_bytes()).unwrap();
+        // No write fails: the server takes the rest, and drops it.
+        stream.write_all(&rest).unwrap();
+        assert_eq!(read_answer(&mut stream).status, 413);
+    }
+    assert_eq!(scene.post(ROWS, BODY).status, 201);
+}
+
+#[test]
 fn a_client_that_ends_its_side_gets_its_answer() {
     let scene = ServeScene::new(&[]);
     let mut stream = scene.process.connect();

@@ -16,7 +16,7 @@ use arrow_ipc::reader::{FileDecoder, read_footer_length};
 use arrow_ipc::{Block, MetadataVersion};
 use arrow_schema::{ArrowError, SchemaRef};
 
-use self::message::{check_body, parse_description};
+use self::message::{BATCH_BYTES_MAX, check_body, parse_description};
 use self::stream::ArrowStream;
 use super::contained_panic::catch_panic;
 use super::memory::{BatchesCutter, FILE_CHUNKS};
@@ -261,7 +261,23 @@ impl ArrowStreamCutter {
         reader: Box<dyn Read + Send>,
         input: usize,
     ) -> Result<ArrowStreamCutter> {
-        let stream = ArrowStream::open(name, reader)?;
+        ArrowStreamCutter::of_stream(ArrowStream::open(name, reader)?, input)
+    }
+
+    /// Reads the schema of a stream that must be whole: it has an end marker, nothing follows the
+    /// marker, and compressed buffers have at most `bytes_max` bytes after decompression.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Format`] if the stream does not begin with a schema.
+    pub fn open_whole(
+        name: &str,
+        reader: Box<dyn Read + Send>,
+        bytes_max: u64,
+    ) -> Result<ArrowStreamCutter> {
+        ArrowStreamCutter::of_stream(ArrowStream::open(name, reader)?.limited(bytes_max), 0)
+    }
+
+    fn of_stream(stream: ArrowStream, input: usize) -> Result<ArrowStreamCutter> {
         let schema = stream.schema();
         let cutter = BatchesCutter::new(Box::new(stream), input);
         Ok(ArrowStreamCutter { schema, cutter })
@@ -340,7 +356,7 @@ fn read_block(name: &str, ranges: &dyn RangeReader, block: &Block) -> Result<Buf
 fn check_block(block: &Block, data: &Buffer) -> Result<(), ArrowError> {
     let start = usize::try_from(block.metaDataLength()).unwrap_or(0).min(data.len());
     let (message, body) = (parse_description(&data[..start])?, data.slice(start));
-    check_body(&message, &body)
+    check_body(&message, &body, BATCH_BYTES_MAX).map(drop)
 }
 
 /// Runs the decoder, which may panic on damaged input, and converts its error.

@@ -7,6 +7,7 @@ use pgspate_input::json::{JsonSyntaxError, key_end, skip_space, unescape, value_
 
 use super::FoundRecords;
 use crate::fault::RequestFault;
+use crate::options::BODY_BYTES_MAX;
 
 /// The most different sets of keys in a body. The server is asked about each.
 const KINDS_MAX: usize = 100;
@@ -44,7 +45,10 @@ impl JsonRecords {
         if std::str::from_utf8(body).is_err() {
             return Err(invalid("the body is not valid UTF-8"));
         }
-        let body = if u32::try_from(body.len()).is_ok() { body } else { &[] };
+        if body.len() > BODY_BYTES_MAX {
+            let status = StatusCode::PAYLOAD_TOO_LARGE;
+            return Err(RequestFault::new(status, "body_too_large", "the body is too large"));
+        }
         let mut found = JsonRecords::default();
         let start = if body.starts_with(b"\xEF\xBB\xBF") { 3 } else { 0 };
         match lines {

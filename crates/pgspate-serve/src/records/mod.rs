@@ -28,11 +28,15 @@ use pgspate::{Error, ErrorKind};
 use self::json::JsonRecords;
 pub(crate) use self::text_rows::TextRows;
 use crate::fault::RequestFault;
+use crate::state::BodyRoom;
 
 /// The most records of a request.
 const RECORDS_MAX: usize = 100_000;
 /// The most records of a request that are written independently of each other.
 const EACH_RECORDS_MAX: usize = 10_000;
+/// Csv is read as by this version of PostgreSQL, in which a line `\.` is data. The server reads no
+/// csv, so that its own version does not matter.
+const CSV_VERSION: u32 = 180_000;
 /// The name of the body in messages.
 const BODY: &str = "body";
 
@@ -92,9 +96,16 @@ impl BodyFormat {
     }
 }
 
+/// A body, with its room. The room is kept as long as a decoder has the body.
+pub(crate) struct HeldBody {
+    pub(crate) bytes: Bytes,
+    pub(crate) room: Arc<BodyRoom>,
+}
+
 /// The records of a body, with their columns.
 pub(crate) struct FoundRecords {
     body: Bytes,
+    room: Arc<BodyRoom>,
     content: FoundContent,
     /// The columns that records have. A record refers to them by number.
     pub(crate) kinds: Vec<Vec<String>>,
@@ -122,9 +133,10 @@ impl FoundRecords {
     /// If the body is not in the format, or has too many records.
     pub(crate) fn find(
         format: BodyFormat,
-        body: Bytes,
+        body: HeldBody,
         each: bool,
     ) -> Result<FoundRecords, RequestFault> {
+        let HeldBody { bytes: body, room } = body;
         let invalid = |error: Error| RequestFault::of_error(&error, false);
         let (content, kinds) = match format {
             BodyFormat::Json | BodyFormat::JsonLines => {
@@ -144,7 +156,11 @@ impl FoundRecords {
                 (FoundContent::Arrow(schema), vec![names])
             }
         };
-        Ok(FoundRecords { body, content, kinds })
+        Ok(FoundRecords { body, room, content, kinds })
+    }
+
+    pub(crate) fn room(&self) -> &Arc<BodyRoom> {
+        &self.room
     }
 
     /// Returns the runs of records with the same columns. `columns` maps the number of a record's
@@ -182,7 +198,7 @@ impl FoundRecords {
         bytes_max: usize,
     ) -> Result<TextRows, RequestFault> {
         let columns = &shape.request.columns;
-        let mut rows = TextRows::new(bytes_max);
+        let mut rows = TextRows::new(bytes_max, Arc::clone(&self.room));
         match &self.content {
             FoundContent::Json(items) => {
                 let range = run.items.clone().unwrap_or(0..items.items.len());
@@ -195,7 +211,7 @@ impl FoundRecords {
                 // number of fields is then recognised.
                 rows.columns = columns.iter().map(|name| self.place_of(name)).collect();
                 rows.fields = self.kinds[0].clone();
-                self.encode_csv(shape, &mut rows)?;
+                self.encode_csv(&mut rows)?;
             }
             FoundContent::Arrow(schema) => {
                 let places: Vec<usize> =
@@ -241,7 +257,7 @@ impl FoundRecords {
         self.kinds[0].iter().position(|name| name == column)
     }
 
-    fn encode_csv(&self, shape: &InsertShape, rows: &mut TextRows) -> Result<(), RequestFault> {
+    fn encode_csv(&self, rows: &mut TextRows) -> Result<(), RequestFault> {
         let fields = self.kinds[0].len();
         let options = csv_options(Arc::new(move |_| Ok((fields, (0..fields).collect()))));
         let reader = Box::new(Cursor::new(self.body.clone()));
@@ -256,8 +272,7 @@ impl FoundRecords {
             force_not_null: false,
         };
         let columns = self.kinds[0].iter().map(column).collect();
-        let version = shape.session.server_version;
-        let mut encoder = DelimitedEncoder::new(Dialect::csv(), columns, version);
+        let mut encoder = DelimitedEncoder::new(Dialect::csv(), columns, CSV_VERSION);
         while let Some(chunk) = cutter.next().map_err(invalid)? {
             rows.encode(&mut encoder, chunk)?;
         }
@@ -287,7 +302,8 @@ impl FoundRecords {
         }
         let mut encoder = BatchesEncoder::new(columns).map_err(invalid)?;
         let reader = Box::new(Cursor::new(self.body.clone()));
-        let mut cutter = ArrowStreamCutter::open(BODY, reader, 0).map_err(invalid)?;
+        let cutter = ArrowStreamCutter::open_whole(BODY, reader, rows.bytes_max as u64);
+        let mut cutter = cutter.map_err(invalid)?;
         while let Some(chunk) = cutter.next().map_err(invalid)? {
             rows.encode(&mut encoder, chunk)?;
         }

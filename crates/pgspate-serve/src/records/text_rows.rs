@@ -11,6 +11,7 @@ use pgspate::format::{Chunk, ChunkEncoder, EncodeMode, is_row_error};
 use pgspate::writer::{EncodedRows, InsertShape};
 
 use crate::fault::RequestFault;
+use crate::state::BodyRoom;
 
 /// How many bytes of text an encoder writes at a time.
 const PIECE_BYTES: usize = 256 << 10;
@@ -23,13 +24,16 @@ pub(crate) struct TextRows {
     pub(super) fields: Vec<String>,
     /// For each column of the shape the number of its field. A column without a field is NULL.
     pub(super) columns: Vec<Option<usize>>,
-    bytes_max: usize,
+    /// The most bytes of text, and the most decompressed bytes of Arrow.
+    pub(super) bytes_max: usize,
+    /// The room of the request, which grows with the text.
+    room: Arc<BodyRoom>,
 }
 
 impl TextRows {
-    pub(super) fn new(bytes_max: usize) -> TextRows {
+    pub(super) fn new(bytes_max: usize, room: Arc<BodyRoom>) -> TextRows {
         let (fields, columns) = (Vec::new(), Vec::new());
-        TextRows { text: Vec::new(), rows: Vec::new(), fields, columns, bytes_max }
+        TextRows { text: Vec::new(), rows: Vec::new(), fields, columns, bytes_max, room }
     }
 
     /// Returns the number of records, refused ones included.
@@ -52,22 +56,26 @@ impl TextRows {
         encoder.begin(Arc::new(chunk), EncodeMode::Text).map_err(invalid)?;
         loop {
             let piece = out.text.len() + PIECE_BYTES;
-            match encoder.fill(&mut out, piece) {
-                Ok(true) => {}
-                Ok(false) => break,
+            let has_more = match encoder.fill(&mut out, piece) {
+                Ok(has_more) => has_more,
                 Err(error) if is_row_error(&error) => {
                     let number = (out.text_rows.len() + refused.len()) as u64;
                     let column = error.place().and_then(|place| place.column.clone());
                     let details = column.map(|name| format!("column \"{name}\""));
                     let fault = RequestFault { details, ..invalid(error) };
                     refused.push((number, Box::new(fault)));
+                    true
                 }
                 Err(error) => return Err(invalid(error)),
-            }
+            };
             if self.text.len() + out.text.len() > self.bytes_max {
                 let message = format!("the records have more than {} bytes", self.bytes_max);
                 let status = StatusCode::PAYLOAD_TOO_LARGE;
                 return Err(RequestFault::new(status, "body_too_large", message));
+            }
+            self.room.grow_to(self.text.len() + out.text.len())?;
+            if !has_more {
+                break;
             }
         }
         let start = self.text.len();
@@ -124,9 +132,7 @@ impl TextRows {
             .push_record(&values, out)
             .map_err(|error| Box::new(RequestFault::of_error(&error, false)))
     }
-}
 
-impl TextRows {
     /// Refuses a record with too few or too many fields, in COPY's words.
     fn check_count(&self, count: usize) -> Result<(), Box<RequestFault>> {
         let message = match self.fields.get(count) {

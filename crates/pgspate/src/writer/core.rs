@@ -15,7 +15,7 @@ use super::governor::LaneGovernor;
 use super::lane::RecordLane;
 use super::queue::{SetLimits, UnitQueue};
 use super::rows::EncodedRows;
-use super::session::copy_error;
+use super::session::{connect_error, copy_error};
 use super::shape::{InsertRequest, InsertShape, ShapeFacts};
 use super::unit::{InsertOutcome, WriteUnit};
 use super::waiting::WaitingSessions;
@@ -190,10 +190,11 @@ impl WriterCore {
         }
         let core = self.clone();
         self.runtime.spawn(async move {
-            let mut kept = core.facts.lock().await;
-            if let Ok(connection) = core.facts_connection(&mut kept).await {
+            // With a session of its own, as the one for facts would keep callers waiting.
+            if let Ok(connection) = core.dsn.connect("pgspate write").await {
                 // Old keys do no harm. The next time comes soon.
                 let _ = prune_requests(&connection.client, core.options.keep_keys).await;
+                connection.close().await;
             }
         });
         Ok(())
@@ -461,7 +462,10 @@ impl WriterCore {
     ) -> Result<&'a Connection> {
         let connection = match kept.take().filter(|connection| !connection.is_closed()) {
             Some(connection) => connection,
-            None => self.dsn.connect("pgspate write").await?,
+            None => {
+                let connected = self.dsn.connect("pgspate write").await;
+                connected.map_err(|error| connect_error(&error))?
+            }
         };
         Ok(kept.insert(connection))
     }

@@ -31,7 +31,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 pub use counters::{SET_SIZES, WriterReport};
-pub use rows::EncodedRows;
+pub use rows::{EncodedRows, KEY_BYTES_MAX};
 pub use shape::{InsertRequest, InsertShape, OnConflict};
 pub use unit::InsertOutcome;
 

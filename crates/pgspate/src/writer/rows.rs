@@ -46,7 +46,7 @@ pub(super) struct RequestKey {
 }
 
 /// The longest idempotency key, in bytes.
-const KEY_BYTES_MAX: usize = 255;
+pub const KEY_BYTES_MAX: usize = 255;
 
 impl EncodedRows {
     /// Returns no records yet, of a call that is written once, however often it is sent with `key`.

@@ -56,7 +56,14 @@ pub(super) struct RecordSession {
 impl RecordSession {
     /// Opens a session. A statement that waits longer than `lock_timeout` (in milliseconds; 0 is
     /// without limit) for a lock fails.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Connect`], whatever the reason: no record is at fault.
     pub(super) async fn open(dsn: &Dsn, lock_timeout: i32) -> Result<RecordSession> {
+        RecordSession::try_open(dsn, lock_timeout).await.map_err(|error| connect_error(&error))
+    }
+
+    async fn try_open(dsn: &Dsn, lock_timeout: i32) -> Result<RecordSession> {
         let connection = dsn.connect("pgspate write").await?;
         let client = &connection.client;
         let settings = format!(
@@ -235,7 +242,7 @@ impl RecordSession {
         };
         if known.fingerprint != key.fingerprint {
             let message = "the idempotency key was used for other records";
-            return Err(Error::new(ErrorKind::Ledger, message)
+            return Err(Error::new(ErrorKind::KeyReused, message)
                 .hint("Send each call that writes something else with a key of its own."));
         }
         Ok(InsertOutcome { rows: known.rows.unsigned_abs(), returned: known.answer })
@@ -363,6 +370,19 @@ fn as_parameters<T: ToSql + Sync>(values: &[T]) -> Vec<&(dyn ToSql + Sync)> {
     values.iter().map(|value| value as &(dyn ToSql + Sync)).collect()
 }
 
+/// Returns the error of a session that could not be opened. Settings and TLS may be the reason, but
+/// the caller's records are not.
+pub(super) fn connect_error(error: &Error) -> Error {
+    let kind = ErrorKind::Connect;
+    let lost = Error::new(kind, error.to_string())
+        .with_sqlstate(error.sqlstate().cloned())
+        .hint_if(error.hint_text());
+    match error.messages().get(1..) {
+        Some(causes) if !causes.is_empty() => lost.because(Error::new(kind, causes.join(": "))),
+        _ => lost,
+    }
+}
+
 /// Returns an equal error for one more caller.
 pub(super) fn copy_error(error: &Error) -> Error {
     let copy = Error::new(error.kind(), error.to_string())
@@ -376,5 +396,27 @@ pub(super) fn copy_error(error: &Error) -> Error {
             }
             _ => copy,
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio_postgres::error::SqlState;
+
+    #[test]
+    fn a_session_that_cannot_be_opened_is_an_error_of_the_connection() {
+        let refused = SqlState::INVALID_AUTHORIZATION_SPECIFICATION;
+        for code in [None, Some(refused)] {
+            let cause = Error::new(ErrorKind::Usage, "server does not support TLS");
+            let error = Error::new(ErrorKind::Usage, "could not connect")
+                .with_sqlstate(code.clone())
+                .hint("Switch on `ssl`.")
+                .because(cause);
+            let lost = connect_error(&error);
+            assert_eq!((lost.kind(), lost.sqlstate()), (ErrorKind::Connect, code.as_ref()));
+            assert_eq!(lost.messages(), error.messages());
+            assert_eq!(lost.hint_text(), error.hint_text());
+        }
     }
 }

@@ -7,7 +7,7 @@ use arrow_schema::ArrowError;
 use super::super::stated_size::{ColumnCodec, check_memory, check_stated_size};
 
 /// The most bytes of a decompressed record batch.
-const BATCH_BYTES_MAX: u64 = 8 << 30;
+pub(super) const BATCH_BYTES_MAX: u64 = 8 << 30;
 /// The length of the decompressed size, which is at the start of each compressed buffer.
 const PREFIX_BYTES: usize = 8;
 
@@ -25,11 +25,17 @@ pub(super) fn parse_description(bytes: &[u8]) -> Result<Message<'_>, ArrowError>
     }
 }
 
-/// Checks the sizes that a message with rows or with a dictionary states about its body.
+/// Checks the sizes that a message with rows or with a dictionary states about its body. Returns how
+/// many bytes its compressed buffers have after decompression.
 ///
 /// # Errors
-/// An Arrow error with the stated and the actual size, if they contradict each other.
-pub(super) fn check_body(message: &Message<'_>, body: &Buffer) -> Result<(), ArrowError> {
+/// An Arrow error with the stated and the actual size, if they contradict each other. Also if there
+/// would be more than `bytes_max` decompressed bytes.
+pub(super) fn check_body(
+    message: &Message<'_>,
+    body: &Buffer,
+    bytes_max: u64,
+) -> Result<u64, ArrowError> {
     let batch = match message.header_type() {
         MessageHeader::RecordBatch => message.header_as_record_batch(),
         MessageHeader::DictionaryBatch => {
@@ -38,12 +44,12 @@ pub(super) fn check_body(message: &Message<'_>, body: &Buffer) -> Result<(), Arr
         _ => None,
     };
     match batch {
-        Some(batch) => check_batch(&batch, body).map_err(ArrowError::IpcError),
-        None => Ok(()),
+        Some(batch) => check_batch(&batch, body, bytes_max).map_err(ArrowError::IpcError),
+        None => Ok(0),
     }
 }
 
-fn check_batch(batch: &RecordBatch<'_>, body: &Buffer) -> Result<(), String> {
+fn check_batch(batch: &RecordBatch<'_>, body: &Buffer, bytes_max: u64) -> Result<u64, String> {
     if batch.length() < 0 {
         return Err(format!("a record batch states {} rows", batch.length()));
     }
@@ -77,11 +83,11 @@ fn check_batch(batch: &RecordBatch<'_>, body: &Buffer) -> Result<(), String> {
             sum = sum.saturating_add(size);
         }
     }
-    if sum > BATCH_BYTES_MAX {
-        let most = BATCH_BYTES_MAX;
-        return Err(format!("a record batch states {sum} bytes, expected at most {most}"));
+    if sum > bytes_max {
+        return Err(format!("a record batch states {sum} bytes, expected at most {bytes_max}"));
     }
-    check_memory(sum).map_err(|why| format!("a record batch states {sum} bytes, {why}"))
+    check_memory(sum).map_err(|why| format!("a record batch states {sum} bytes, {why}"))?;
+    Ok(sum)
 }
 
 /// Checks and returns the decompressed size of a buffer.

@@ -11,7 +11,7 @@ use arrow_ipc::reader::{read_dictionary, read_record_batch};
 use arrow_ipc::{MessageHeader, root_as_message};
 use arrow_schema::{ArrowError, Schema, SchemaRef};
 
-use super::message::check_body;
+use super::message::{BATCH_BYTES_MAX, check_body};
 use super::{DESCRIPTION_BYTES_MAX, damaged_error, read_error, run_decoder, truncated_error};
 use crate::{Error, Result};
 
@@ -25,6 +25,8 @@ pub(super) struct ArrowStream {
     schema: SchemaRef,
     dictionaries: HashMap<i64, ArrayRef>,
     is_over: bool,
+    /// Set if the stream must be whole: how many decompressed bytes it may still have.
+    bytes_left: Option<u64>,
 }
 
 /// A message: its description, without the length before the description, and its body.
@@ -42,6 +44,7 @@ impl ArrowStream {
             schema: Arc::new(Schema::empty()),
             dictionaries: HashMap::new(),
             is_over: false,
+            bytes_left: None,
         };
         let Some(message_parts) = stream.read_message()? else {
             return Err(damaged_error(name).because("the stream has no schema"));
@@ -57,6 +60,11 @@ impl ArrowStream {
         })?;
         stream.schema = Arc::new(schema);
         Ok(stream)
+    }
+
+    /// Demands that the stream is whole, and has at most `bytes_max` decompressed bytes.
+    pub(super) fn limited(self, bytes_max: u64) -> ArrowStream {
+        ArrowStream { bytes_left: Some(bytes_max), ..self }
     }
 
     pub(super) fn schema(&self) -> SchemaRef {
@@ -76,7 +84,9 @@ impl ArrowStream {
     /// Decodes a message. Returns its rows, or `None` for a dictionary.
     fn decode(&mut self, message_parts: &IpcMessage) -> Result<Option<RecordBatch>, ArrowError> {
         let message = parse_message(message_parts)?;
-        check_body(&message, &message_parts.body)?;
+        let bytes_max = self.bytes_left.unwrap_or(BATCH_BYTES_MAX);
+        let bytes = check_body(&message, &message_parts.body, bytes_max)?;
+        self.bytes_left = self.bytes_left.map(|left| left.saturating_sub(bytes));
         let version = message.version();
         match message.header_type() {
             MessageHeader::RecordBatch => {
@@ -102,8 +112,14 @@ impl ArrowStream {
     /// Reads the next message. Returns `None` at the end of the stream.
     fn read_message(&mut self) -> Result<Option<IpcMessage>> {
         let mut len = [0; 4];
-        if self.is_over || !self.fill(&mut len)? {
+        if self.is_over {
             return Ok(None);
+        }
+        if !self.fill(&mut len)? {
+            return match self.bytes_left {
+                Some(_) => Err(truncated_error(&self.name).because("the end marker is missing")),
+                None => Ok(None),
+            };
         }
         // Old streams have no marker before the length.
         if len == [0xFF; 4] && !self.fill(&mut len)? {
@@ -111,6 +127,9 @@ impl ArrowStream {
         }
         let len = i32::from_le_bytes(len);
         if len == 0 {
+            if self.bytes_left.is_some() && self.fill(&mut [0])? {
+                return Err(damaged_error(&self.name).because("bytes follow the end marker"));
+            }
             return Ok(None);
         }
         let len = u64::try_from(len).ok().filter(|len| *len <= DESCRIPTION_BYTES_MAX).ok_or_else(
