@@ -102,8 +102,10 @@ def _without_object_types(frame: Any) -> Any:
 
 def _has_object_type(dtype: Any) -> bool:
     """Returns whether a type of polars is Object, or has elements or fields of this type."""
-    inner = [getattr(dtype, "inner", None), *(field.dtype for field in getattr(dtype, "fields", []))]
-    return str(dtype) == "Object" or any(map(_has_object_type, filter(None, inner)))
+    inner = [field.dtype for field in getattr(dtype, "fields", [])]
+    if getattr(dtype, "inner", None) is not None:
+        inner.append(dtype.inner)
+    return str(dtype) == "Object" or any(map(_has_object_type, inner))
 
 
 def _without_null_types(frame: Any) -> Any:

@@ -243,7 +243,10 @@ def _checked_rows(rows: Iterable[Any], call: str) -> Iterable[Any]:
 
 
 def _without_pending(rows: Iterable[Any]) -> Iterable[Any]:
-    """Returns the rows. Refuses objects that a session saves itself, which are stored twice."""
+    """Returns the rows. Refuses new objects of a session, which would save them a second time.
+
+    Objects of an iterable are checked when they are read.
+    """
     if isinstance(rows, (list, tuple)):
         for row in rows:
             _refuse_pending(row)

@@ -62,7 +62,7 @@ impl ColumnWriter {
         }
         let class = self.last_class.1;
         if let Some(guessed) = self.guessed_type {
-            check_is_kept(guessed, value, class)?;
+            check_is_kept(guessed, value, class, text_writer)?;
         }
         match class {
             ValueClass::Str => {
@@ -131,11 +131,32 @@ fn check_is_kept(
     guessed: GuessedType,
     value: &Bound<'_, PyAny>,
     class: ValueClass,
+    text_writer: &mut ValueTextWriter,
 ) -> Result<(), RowFault> {
-    use ColumnType::{Bigint, Date, Double, Jsonb};
+    use ColumnType::{Bigint, Date, Double, Jsonb, Timestamp, Timestamptz, Uuid};
     let py = value.py();
+    let inner = match class {
+        _ if guessed.column_type() == Jsonb => return Ok(()),
+        ValueClass::EnumValue => Some(value.getattr(intern!(py, "value"))?),
+        ValueClass::EnumName => Some(value.getattr(intern!(py, "name"))?),
+        ValueClass::Numpy => ClassCache::from_numpy(class, value)?,
+        _ => None,
+    };
+    if let Some(inner) = inner {
+        let class = text_writer.classes.class_of(&inner)?;
+        return check_is_kept(guessed, &inner, class, text_writer);
+    }
     let text = match (class, guessed.column_type()) {
-        (_, Jsonb) | (ValueClass::Float, Double) | (ValueClass::Date, Date) => return Ok(()),
+        (ValueClass::Float, Double) | (ValueClass::Date, Date) | (ValueClass::Uuid, Uuid) => {
+            return Ok(());
+        }
+        // The text of an offset may have seconds, as offsets before the time zones have.
+        (ValueClass::Datetime, Timestamp | Timestamptz)
+            if value.getattr(intern!(py, "tzinfo"))?.is_none()
+                == (guessed.column_type() == Timestamp) =>
+        {
+            return Ok(());
+        }
         (ValueClass::Int, Bigint) if value.extract::<i64>().is_ok() => return Ok(()),
         (ValueClass::Float, _) => {
             let mut text = Vec::new();
@@ -151,6 +172,26 @@ fn check_is_kept(
         }
         (ValueClass::Date | ValueClass::Time, _) => {
             value.call_method0(intern!(py, "isoformat"))?.extract()?
+        }
+        (ValueClass::NumpyDatetime, _) => {
+            let text: String = value.str()?.extract()?;
+            if text == "NaT" {
+                return Ok(());
+            }
+            text
+        }
+        (
+            ValueClass::Uuid
+            | ValueClass::Address
+            | ValueClass::Timedelta
+            | ValueClass::NumpyTimedelta,
+            _,
+        ) => {
+            let mut text = String::new();
+            if !text_writer.write_text(value, &TextTarget::Other, &mut text)? {
+                return Ok(());
+            }
+            text
         }
         _ => return Ok(()),
     };

@@ -38,7 +38,8 @@ impl GuessedType {
         match self.0 {
             ColumnType::Boolean => |value| is_kept(ColumnType::Boolean, value),
             ColumnType::Bigint => |value| {
-                is_plain_number(value, BIGINT_DIGITS, false) || is_kept(ColumnType::Bigint, value)
+                value != b"-0" && is_plain_number(value, BIGINT_DIGITS, false)
+                    || is_kept(ColumnType::Bigint, value)
             },
             ColumnType::Numeric => |value| {
                 is_plain_number(value, usize::MAX, true) || is_kept(ColumnType::Numeric, value)

@@ -359,14 +359,14 @@ fn refused_value(error: &Error) -> Option<&str> {
 }
 
 /// Adds a hint to the error about a value that the guessed type of a new column does not keep.
-pub(crate) fn hint_chosen_type(error: Error) -> Error {
-    let column = error.place().and_then(|place| place.column.clone());
-    match (column, value_of_error(&error)) {
-        (Some(column), Some(_)) => {
-            error.hint(format!("Name the type of the column: `--type '{column}=text'`."))
-        }
-        _ => error,
-    }
+pub(crate) fn hint_chosen_type(error: Error, table: &TargetTable) -> Error {
+    let name = error.place().and_then(|place| place.column.clone());
+    let (Some(name), Some(value)) = (name, value_of_error(&error)) else { return error };
+    let column = table.columns.iter().find(|column| column.name == name);
+    let current = column.and_then(|column| ColumnType::of_name(&column.ty.name));
+    let wider = current.map(|current| infer::widen(current, value.as_bytes()));
+    let to = wider.filter(|to| Some(*to) != current).unwrap_or(ColumnType::Text).sql();
+    error.hint(format!("Name the type of the column: `--type '{name}={to}'`."))
 }
 
 /// Adds a hint with a type that the value fits, for input that cannot be read again.
