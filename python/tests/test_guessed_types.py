@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
-from datetime import date, datetime, timedelta, timezone
+from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
+from ipaddress import IPv4Address
 
 import numpy
 import pytest
@@ -32,6 +33,9 @@ CASES = [
     (1, Code.ZIP, "text", "01234"),
     (date(2024, 1, 1), numpy.datetime64("2024-01-01T10:00"), "timestamp without time zone",
      "2024-01-01 10:00:00"),
+    (timedelta(1), "24:00", "text", "24:00"),
+    (time(12, tzinfo=ZONE), "12:00", "text", "12:00"),
+    (IPv4Address("10.0.0.1"), "10.0.0.1/32", "text", "10.0.0.1/32"),
     (NOON, numpy.datetime64("2024-01-01T10:00:00.123456789"), "text",
      "2024-01-01T10:00:00.123456789"),
 ]
@@ -65,3 +69,14 @@ def test_long_integers_among_floats_keep_their_digits(db, dsn):
         found = db.execute("select count(*) from t where a::text = %s", (str(2**60 + 1),))
         assert found.fetchone() == (1,)
         db.execute("drop table t")
+
+
+def test_elements_of_guessed_arrays_keep_their_content(db, dsn):
+    for first, later in (([1], ["01"]), ([1], "{1}"), ([date(2024, 1, 1)], [NOON]), (b"x", "y")):
+        rows = [{"a": first}] * 5000 + [{"a": later}]
+        with pytest.raises(pgspate.Error, match="guessed from the first rows") as refused:
+            pgspate.load(iter(rows), "t", create=True, to=dsn)
+        assert (refused.value.place.column, refused.value.place.row) == ("a", 5001)
+    rows = [{"a": [1]}] * 5000 + [{"a": [2, None]}, {"a": None}, {"a": numpy.array([3, 4])}]
+    pgspate.load(iter(rows), "t", create=True, to=dsn)
+    assert db.execute("select sum(cardinality(a)) from t").fetchone() == (5004,)

@@ -4,7 +4,7 @@
 use serde::Serialize;
 use tokio_postgres::error::SqlState;
 
-use crate::format::guessed_type::value_of_error;
+use crate::format::guessed_type::{GuessedType, value_of_error};
 use crate::format::infer::{self, ColumnType};
 use crate::reading::missing_table_error;
 use crate::{Error, ErrorKind, Result};
@@ -344,8 +344,12 @@ fn wider_type<'a>(
     if !new.guessed_columns.contains(&column.name) {
         return None;
     }
-    let current = ColumnType::of_name(&column.ty.name)?;
     let guess = value_of_error(error);
+    let own = GuessedType::of(&column.ty.name).and_then(GuessedType::own_type);
+    if own.is_some() && guess.is_some() {
+        return Some((column, ColumnType::Text));
+    }
+    let current = ColumnType::of_name(&column.ty.name)?;
     let value = guess.as_deref().or_else(|| refused_value(error)).unwrap_or_default();
     let wider = infer::widen(current, value.as_bytes());
     let wider = if wider == current { ColumnType::Text } else { wider };
