@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import AsyncIterable, Iterable, Mapping
 from typing import Any, Protocol, Union
 
@@ -91,7 +90,7 @@ def _without_object_types(frame: Any) -> Any:
     polars exports the addresses of such values in place of the values.
     """
     for name, dtype in frame.schema.items():
-        if "Object" in re.split(r"\W+", str(dtype)):
+        if _has_object_type(dtype):
             message = f'column "{name}" has the type Object, whose values polars does not export'
             hint = "Convert the column first, for example by "
             hint += f'`frame.with_columns(polars.col("{name}")'
@@ -99,6 +98,14 @@ def _without_object_types(frame: Any) -> Any:
             hint += "Or pass `frame.rows(named=True)`."
             raise ConversionError(message, hint=hint, place={"column": name})
     return frame
+
+
+def _has_object_type(dtype: Any) -> bool:
+    """Returns whether a type of polars is Object, or has elements or fields of this type."""
+    inner = [field.dtype for field in getattr(dtype, "fields", [])]
+    if getattr(dtype, "inner", None) is not None:
+        inner.append(dtype.inner)
+    return str(dtype) == "Object" or any(map(_has_object_type, inner))
 
 
 def _without_null_types(frame: Any) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol, Union
 
 from ._errors import ConnectError, UsageError
@@ -34,13 +36,28 @@ class HasInfo(Protocol):
 Target = Union[str, HasDsn, HasUrl, HasInfo]
 
 
-# The role and the search path that a session has set. NULL stands for the path of its database.
+# The settings of a session that its statements have made, with the role and the search path. The
+# first row is the user who the session is, which `set session authorization` changes.
 _SESSION_SQL = """
-select pg_catalog.current_setting('role'),
-       (select setting from pg_catalog.pg_settings
-        where name = 'search_path' and source in ('client', 'session'))
+select 'session_user', session_user::text collate "C"
+union all
+select 'role', pg_catalog.current_setting('role')
+where pg_catalog.current_setting('role') <> 'none'
+union all
+select name, setting from pg_catalog.pg_settings
+where name = 'search_path' and source in ('client', 'session')
+   or (name in ('TimeZone', 'DateStyle', 'IntervalStyle') or name like '%.%')
+      and source = 'session'
 """
 
+# Parameters of asyncpg that do not say where it connects.
+_ASYNCPG_PARAMETERS = {
+    "statement_cache_size", "prepared_statement_cache_size", "prepared_statement_name_func",
+    "max_cached_statement_lifetime", "max_cacheable_statement_size", "timeout", "command_timeout",
+    "ssl",
+}  # fmt: skip
+
+_DSN_HINT = "Give a connection string as `to=`, or write with `within=`."
 _TRANSACTION_MESSAGE = "the connection that `to=` names has an open transaction"
 _TRANSACTION_HINT = (
     "pgspate opens connections of its own, which do not see uncommitted changes and wait for its "
@@ -56,10 +73,11 @@ def conninfo(to: Any) -> str | None:
     """
     if to is None or isinstance(to, str):
         return to
-    to = getattr(to, "sync_session", to)
+    to = session_of(to)
     to = getattr(to, "sync_connection", None) or getattr(to, "sync_engine", to)
     if hasattr(to, "get_bind"):
         _refuse_transaction(to.in_transaction())
+        refuse_listeners_of_session(to)
         to = to.get_bind()
     if hasattr(to, "engine") and hasattr(to, "in_transaction"):
         _refuse_transaction(to.in_transaction())
@@ -97,61 +115,112 @@ def _url_of_sqlalchemy(url: Any) -> str:
     return str(url.set(drivername="postgresql").render_as_string(hide_password=False))
 
 
-def conninfo_of_connection(connection: Any) -> str:
-    """Returns the connection string of a connection of SQLAlchemy, with its role and search path.
+def session_of(bind: Any) -> Any:
+    """Returns the session of a `scoped_session` or of an `AsyncSession`; other objects as is."""
+    if callable(getattr(bind, "registry", None)) and hasattr(bind, "remove"):
+        bind = bind.registry()
+    return getattr(bind, "sync_session", bind)
 
-    Raises `UsageError` if the engine's options lead elsewhere than its URL, and the driver does not
-    say where.
+
+def refuse_listeners_of_session(session: Any) -> None:
+    """Refuses a session that is not in a transaction, and changes the settings when it begins."""
+    if list(session.dispatch.after_begin):
+        message = "the session has listeners of `after_begin`, which pgspate cannot follow"
+        raise UsageError(message, hint=_DSN_HINT)
+
+
+def conninfo_of_connection(connection: Any) -> str:
+    """Returns the connection string of a connection of SQLAlchemy, with its settings.
+
+    Raises `UsageError` if the driver does not show where the connection leads.
     """
     engine = connection.engine
     if engine.url.get_backend_name() in ("postgresql", "postgres"):
         driver_connection = connection.connection.driver_connection
         if _is_psycopg(driver_connection):
             return _conninfo_of_psycopg(driver_connection)
-        _refuse_unlike_url(engine)
+        message = f"{engine.dialect.driver} does not show the role and the search path of a "
+        raise UsageError(message + "connection that is open", hint=_DSN_HINT)
     return _url_of_sqlalchemy(engine.url)
 
 
 def _conninfo_of_engine(engine: Any) -> str:
-    """Returns the connection string of the engine's connections, with their role and search path.
+    """Returns the connection string of the engine's connections, with their settings.
 
     Options of the engine and listeners of its events may lead elsewhere than its URL, so the string
-    is that of a connection. The connection is not one of the engine's pool, which may have none.
+    is that of a connection.
     """
     url = _url_of_sqlalchemy(engine.url)
     if engine.dialect.is_async or engine.dialect.driver not in ("psycopg", "psycopg2"):
         _refuse_unlike_url(engine)
+        _refuse_listeners(engine)
         return url
-    pool = engine.pool.recreate()
+    exceptions = importlib.import_module("sqlalchemy.exc")
+    dbapi = getattr(engine.dialect, "loaded_dbapi", None) or engine.dialect.dbapi
     try:
-        proxy = pool.connect()
-        try:
-            return _conninfo_of_psycopg(proxy.driver_connection)
-        finally:
-            proxy.close()
-    except _driver_error(engine) as error:
-        if _is_like_url(engine):
+        with _new_connections_are_idle(engine), engine.connect() as connection:
+            if not connection.in_transaction():
+                # This calls the listeners of `begin`.
+                connection.begin()
+            return _conninfo_of_psycopg(connection.connection.driver_connection)
+    except exceptions.TimeoutError as error:
+        message = "the pool of the engine has no connection left"
+        raise ConnectError(message, reasons=[str(error)]) from error
+    except (exceptions.DBAPIError, dbapi.Error) as error:
+        if _is_like_url(engine) and not _has_listeners(engine):
             # pgspate says why it cannot connect, too.
             return url
-        raise ConnectError("could not connect by the engine", reasons=[str(error)]) from error
-    finally:
-        pool.dispose()
+        reasons = [str(getattr(error, "orig", error))]
+        raise ConnectError("could not connect by the engine", reasons=reasons) from error
 
 
-def _driver_error(engine: Any) -> type[Exception]:
-    """Returns the class of the exceptions of an engine's driver."""
-    dbapi = getattr(engine.dialect, "loaded_dbapi", None) or engine.dialect.dbapi
-    error: type[Exception] = dbapi.Error
-    return error
+@contextmanager
+def _new_connections_are_idle(engine: Any) -> Iterator[None]:
+    """Refuses a connection that the pool shares with a transaction, before anything rolls it back.
+
+    `creator=lambda: connection` gives such a connection, and pools that have only one.
+    """
+    pool = engine.pool
+    current = getattr(getattr(pool, "_conn", None), "current", None)
+    record = vars(pool).get("connection") or (current() if callable(current) else None)
+    _refuse_busy(getattr(record, "dbapi_connection", None))
+    if _creator_parameters(engine) is not None:
+        yield
+        return
+    first = pool._invoke_creator(None)
+    _refuse_busy(first)
+    second = pool._invoke_creator(None)
+    if first is not second:
+        first.close()
+        _refuse_busy(second)
+        second.close()
+    yield
+
+
+def _refuse_busy(driver_connection: Any) -> None:
+    """Refuses a connection of the driver that is in a transaction."""
+    if driver_connection is not None and _is_psycopg(driver_connection):
+        _refuse_transaction(int(driver_connection.info.transaction_status) != 0)
+
+
+def _creator_parameters(engine: Any) -> dict[str, Any] | None:
+    """Returns the parameters by which the engine connects, or None if it has a `creator`."""
+    try:
+        made = inspect.getclosurevars(engine.pool._creator).nonlocals
+    except (AttributeError, TypeError):
+        return None
+    parameters: dict[str, Any] | None = made.get("cparams")
+    return parameters
 
 
 def _is_like_url(engine: Any) -> bool:
     """Returns whether the engine connects by the parameters of its URL alone."""
-    try:
-        made = inspect.getclosurevars(engine.pool._creator).nonlocals
-        return bool(made["cparams"] == engine.dialect.create_connect_args(engine.url)[1])
-    except (AttributeError, KeyError, TypeError):
+    made = _creator_parameters(engine)
+    if made is None:
         return False
+    url = engine.dialect.create_connect_args(engine.url)[1]
+    ignored = _ASYNCPG_PARAMETERS if engine.dialect.driver == "asyncpg" else set()
+    return all(made.get(name) == url.get(name) for name in {*made, *url} - ignored)
 
 
 def _refuse_unlike_url(engine: Any) -> None:
@@ -159,8 +228,32 @@ def _refuse_unlike_url(engine: Any) -> None:
     if not _is_like_url(engine):
         message = "the engine has `connect_args`, `creator` or `async_creator`, which its driver "
         message += "does not show"
-        hint = "Give a connection string as `to=`, or write with `within=`."
-        raise UsageError(message, hint=hint)
+        raise UsageError(message, hint=_DSN_HINT)
+
+
+def _has_listeners(engine: Any) -> bool:
+    """Returns whether code that is not of SQLAlchemy may change the engine's new connections."""
+    listeners = [
+        *engine.dialect.dispatch.do_connect, *engine.pool.dispatch.connect,
+        *engine.pool.dispatch.first_connect, *engine.pool.dispatch.checkout,
+        *engine.dispatch.engine_connect, *engine.dispatch.begin,
+    ]  # fmt: skip
+    return not all(map(_is_of_sqlalchemy, listeners))
+
+
+def _is_of_sqlalchemy(listener: Any) -> bool:
+    """Returns whether a listener is of SQLAlchemy, and does not only call another's."""
+    if not str(getattr(listener, "__module__", "")).startswith("sqlalchemy."):
+        return False
+    inner = inspect.getclosurevars(listener).nonlocals.get("fn")
+    return inner is None or _is_of_sqlalchemy(inner)
+
+
+def _refuse_listeners(engine: Any) -> None:
+    """Refuses an engine whose listeners may change its new connections."""
+    if _has_listeners(engine):
+        message = "the engine has listeners of its connections, which pgspate cannot follow with "
+        raise UsageError(message + engine.dialect.driver, hint=_DSN_HINT)
 
 
 def _is_psycopg(connection: Any) -> bool:
@@ -171,45 +264,79 @@ def _is_psycopg(connection: Any) -> bool:
 def _conninfo_of_psycopg(connection: Any) -> str:
     """Returns the connection string of a connection of psycopg or psycopg2, with its password.
 
-    New connections by this string have the role and the search path of the connection.
+    New connections by this string have the settings of the connection: its role, its search path
+    and its time zone, for example. All parameters are written, even those with libpq's default:
+    variables such as PGPORT would stand for parameters that are left out.
     """
     info = connection.info
-    if hasattr(info, "get_parameters"):
-        parameters = dict(info.get_parameters())
+    if hasattr(connection, "pgconn"):
+        encoding = info.encoding
+        parameters = {
+            option.keyword.decode(): option.val.decode(encoding)
+            for option in connection.pgconn.info
+            if option.val is not None
+        }
     else:
         parameters = dict(info.dsn_parameters)
+    parameters.update(_place_of(info, parameters))
     if info.password:
         parameters["password"] = info.password
-    role, search_path = _session_settings(connection)
     options = [parameters["options"]] if parameters.get("options") else []
-    if search_path is not None:
-        options.append(f"-c search_path={_escaped(search_path)}")
-    if role != "none":
+    settings = _session_settings(connection)
+    if settings.pop("session_user") != info.user:
+        message = "the connection that `to=` names has another session_user than it logged in as"
+        raise UsageError(message, hint="Run `reset session authorization` first.")
+    # The server takes the role last: another role may not be allowed to change a setting.
+    role = settings.pop("role", None)
+    options += [f"-c {name}={_escaped(value)}" for name, value in settings.items()]
+    if role is not None:
         options.append(f"-c role={_escaped(role)}")
     if options:
         parameters["options"] = " ".join(options)
     return " ".join(f"{name}={_quoted(str(value))}" for name, value in parameters.items())
 
 
-def _session_settings(connection: Any) -> tuple[str, str | None]:
-    """Returns the role of a connection, or "none", and the search path that it has set."""
+def _place_of(info: Any, parameters: dict[str, str]) -> dict[str, str]:
+    """Returns the parameters of the server, database and user of a connection.
+
+    They are those of the host that the driver has chosen, if its parameters name several.
+    """
+    place = {"port": str(info.port), "dbname": info.dbname, "user": info.user}
+    if info.host:
+        place["host"] = info.host
+    addresses = parameters.get("hostaddr", "").split(",")
+    if len(addresses) > 1:
+        hosts = parameters.get("host", "").split(",")
+        ports = parameters.get("port", "").split(",") * len(addresses)
+        tried = zip(hosts if len(hosts) > 1 else addresses, ports, addresses)
+        chosen = (str(info.host), str(info.port))
+        place["hostaddr"] = next(
+            (address for host, port, address in tried if (host, port) == chosen), addresses[0]
+        )
+    return place
+
+
+def _session_settings(connection: Any) -> dict[str, str]:
+    """Returns the settings of a connection that `_SESSION_SQL` selects."""
     if hasattr(connection, "pgconn"):
         # This begins no transaction, and connections for asyncio can do it, too.
         result = connection.pgconn.exec_(_SESSION_SQL.encode())
-        if result.ntuples != 1:
+        if not result.ntuples:
             message = "could not read the settings of the connection that `to=` names"
             raise ConnectError(message, reasons=[result.error_message.decode(errors="replace")])
-        role, path = result.get_value(0, 0), result.get_value(0, 1)
         encoding = connection.info.encoding
-        return role.decode(encoding), None if path is None else path.decode(encoding)
+        return {
+            result.get_value(row, 0).decode(encoding): result.get_value(row, 1).decode(encoding)
+            for row in range(result.ntuples)
+        }
     plain_cursor = importlib.import_module("psycopg2.extensions").cursor
     is_idle = int(connection.info.transaction_status) == 0
     with connection.cursor(cursor_factory=plain_cursor) as cursor:
         cursor.execute(_SESSION_SQL)
-        role, path = cursor.fetchone()
+        settings = dict(cursor.fetchall())
     if is_idle and not connection.autocommit:
         connection.rollback()
-    return role, path
+    return settings
 
 
 def _escaped(value: str) -> str:

@@ -27,7 +27,7 @@ from ._caller_transaction import copy_rows, qualified_name_and_oid, run_sync_scr
 from ._errors import PlanError, UsageError
 from ._related import check_related, classes_have_relationships, has_related, save_graph
 from ._report import LoadReport, SyncReport
-from ._target import conninfo_of_connection
+from ._target import conninfo_of_connection, refuse_listeners_of_session, session_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -243,7 +243,10 @@ def _checked_rows(rows: Iterable[Any], call: str) -> Iterable[Any]:
 
 
 def _without_pending(rows: Iterable[Any]) -> Iterable[Any]:
-    """Returns the rows. Refuses objects that a session saves itself, which are stored twice."""
+    """Returns the rows. Refuses new objects of a session, which would save them a second time.
+
+    Objects of an iterable are checked when they are read.
+    """
     if isinstance(rows, (list, tuple)):
         for row in rows:
             _refuse_pending(row)
@@ -306,7 +309,7 @@ def _target_and_table(bind: Any, model_table: _ModelTable) -> tuple[Any, str]:
 
     The target has the role and the search path of a connection that is open.
     """
-    session = getattr(bind, "sync_session", bind)
+    session = session_of(bind)
     bind = session
     if hasattr(session, "get_bind"):
         bind = session.get_bind(**model_table.bind_arguments)
@@ -314,11 +317,17 @@ def _target_and_table(bind: Any, model_table: _ModelTable) -> tuple[Any, str]:
     name = model_table.sql_name(bind, session)
     engine = getattr(bind, "engine", bind)
     is_open = bind is not engine
-    if hasattr(session, "get_bind") and session.in_transaction():
-        # Only psycopg shows the settings of a connection of asyncio.
-        is_open = engine.dialect.driver.startswith("psycopg")
-        if is_open:
+    if hasattr(session, "get_bind"):
+        transaction = session.get_transaction()
+        # A session of asyncio that has begun may have no connection yet, and cannot open one here.
+        is_connected = transaction is not None and (
+            not engine.dialect.is_async or bool(getattr(transaction, "_connections", True))
+        )
+        if is_connected:
+            is_open = True
             bind = session.connection(bind_arguments=model_table.bind_arguments)
+        else:
+            refuse_listeners_of_session(session)
     return (conninfo_of_connection(bind) if is_open else engine), name
 
 

@@ -5,15 +5,15 @@
 //! the class of the previous value, so the column remembers the kind of the last class.
 
 use arrow_array::ArrayRef;
-use pgspate::encode::arrow::{TaggedBuilder, write_float8};
+use pgspate::encode::arrow::TaggedBuilder;
 use pgspate::format::guessed_type::GuessedType;
-use pgspate::format::infer::ColumnType;
 use pgspate::format::memory::BatchTarget;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use crate::classes::{ClassCache, ValueClass};
+use crate::kept::check_is_kept;
 use crate::rows::RowFault;
 use crate::value_text::{TextTarget, ValueTextWriter, timedelta_parts};
 
@@ -62,7 +62,7 @@ impl ColumnWriter {
         }
         let class = self.last_class.1;
         if let Some(guessed) = self.guessed_type {
-            check_is_kept(guessed, value, class)?;
+            check_is_kept(guessed, value, class, text_writer)?;
         }
         match class {
             ValueClass::Str => {
@@ -120,43 +120,6 @@ impl ColumnWriter {
             _ => return Ok(false),
         }
         Ok(true)
-    }
-}
-
-/// Checks that a guessed type keeps a value. Classes of other values are left to the server.
-///
-/// # Errors
-/// An error with the value, for which the engine makes the column wider.
-fn check_is_kept(
-    guessed: GuessedType,
-    value: &Bound<'_, PyAny>,
-    class: ValueClass,
-) -> Result<(), RowFault> {
-    use ColumnType::{Bigint, Date, Double, Jsonb};
-    let py = value.py();
-    let text = match (class, guessed.column_type()) {
-        (_, Jsonb) | (ValueClass::Float, Double) | (ValueClass::Date, Date) => return Ok(()),
-        (ValueClass::Int, Bigint) if value.extract::<i64>().is_ok() => return Ok(()),
-        (ValueClass::Float, _) => {
-            let mut text = Vec::new();
-            write_float8(value.extract()?, &mut text);
-            String::from_utf8_lossy(&text).into_owned()
-        }
-        (ValueClass::Str | ValueClass::Int | ValueClass::Decimal, _) => {
-            value.str()?.to_str()?.to_owned()
-        }
-        (ValueClass::Bool, _) => if value.is_truthy()? { "true" } else { "false" }.to_owned(),
-        (ValueClass::Datetime | ValueClass::DatetimeSubclass, _) => {
-            value.call_method1(intern!(py, "isoformat"), (" ",))?.extract()?
-        }
-        (ValueClass::Date | ValueClass::Time, _) => {
-            value.call_method0(intern!(py, "isoformat"))?.extract()?
-        }
-        _ => return Ok(()),
-    };
-    match guessed.keeps(text.as_bytes()) {
-        true => Ok(()),
-        false => Err(RowFault::Value(guessed.error(text.as_bytes()))),
     }
 }
 

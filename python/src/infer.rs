@@ -1,7 +1,7 @@
 //! Chooses column types for a table that is created for Python's rows.
 //!
-//! The types are chosen from the values of the first rows. If a later value does not fit its
-//! column, the engine widens the column, or the server rejects the value.
+//! The types are chosen from the values of the first rows. If a later value would lose content in
+//! its column, the engine widens the column, or refuses the value.
 
 use pyo3::prelude::*;
 
@@ -10,6 +10,10 @@ use crate::value_text::ValueTextWriter;
 
 /// The type of a list without values, which an array of any type can store.
 const ANY_ARRAY: &str = "[]";
+/// `bigint` with values of more than 15 digits, which a double does not store exactly.
+const LONG_BIGINT: &str = "long bigint";
+/// The least number of 16 digits.
+const LONG_MIN: u64 = 1_000_000_000_000_000;
 
 /// Returns a type for each column, from some of its values.
 pub(crate) fn infer_column_types(
@@ -39,6 +43,7 @@ fn type_of_values(
     Ok(match ty {
         None => "text".to_owned(),
         Some(ty) if ty == ANY_ARRAY => "text[]".to_owned(),
+        Some(ty) if ty == LONG_BIGINT => "bigint".to_owned(),
         Some(ty) => ty,
     })
 }
@@ -57,8 +62,11 @@ fn type_of_value(
     let name = match classes.class_of(value)? {
         ValueClass::Null => return Ok(None),
         ValueClass::Bool => "boolean",
-        ValueClass::Int if value.extract::<i64>().is_err() => "numeric",
-        ValueClass::Int => "bigint",
+        ValueClass::Int => match value.extract::<i64>() {
+            Ok(value) if value.unsigned_abs() < LONG_MIN => "bigint",
+            Ok(_) => LONG_BIGINT,
+            Err(_) => "numeric",
+        },
         ValueClass::Float => "double precision",
         ValueClass::Decimal => "numeric",
         ValueClass::Bytes => "bytea",
@@ -107,12 +115,14 @@ fn is_array_or_json(ty: &str) -> bool {
 
 /// Returns a type that can store the values of both types.
 fn wider_type(before: String, found: String) -> String {
-    let numbers = ["bigint", "double precision", "numeric"];
+    let numbers = ["bigint", LONG_BIGINT, "double precision", "numeric"];
     let rank = |ty: &str| numbers.iter().position(|number| *number == ty);
     match (rank(&before), rank(&found)) {
         _ if before == found => before,
         _ if before == ANY_ARRAY && is_array_or_json(&found) => found,
         _ if found == ANY_ARRAY && is_array_or_json(&before) => before,
+        // Only `numeric` stores both a long integer and a double.
+        (Some(1), Some(2)) | (Some(2), Some(1)) => "numeric".to_owned(),
         (Some(a), Some(b)) => numbers[a.max(b)].to_owned(),
         _ if matches!((before.as_str(), found.as_str()), ("date", "timestamp")) => found,
         _ if matches!((before.as_str(), found.as_str()), ("timestamp", "date")) => before,

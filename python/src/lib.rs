@@ -14,6 +14,7 @@ mod data;
 mod errors;
 mod events;
 mod infer;
+mod kept;
 mod options;
 mod record_rows;
 mod rows;

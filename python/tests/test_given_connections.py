@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import psycopg
 import psycopg2
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import event
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-from sqlalchemy.orm import DeclarativeBase, Session, mapped_column
+from sqlalchemy.ext.asyncio import (
+    AsyncSession,
+    async_scoped_session,
+    async_sessionmaker,
+    create_async_engine,
+)
+from sqlalchemy.orm import DeclarativeBase, Session, mapped_column, scoped_session, sessionmaker
 
 import pgspate
 import pgspate.sqlalchemy
+from pgspate._target import conninfo
 
 
 class Base(DeclarativeBase):
@@ -161,10 +168,155 @@ def test_an_engine_whose_driver_does_not_show_its_options_is_refused(dsn, places
 
 
 def test_an_engine_without_other_options_is_its_url():
-    from pgspate._target import conninfo
-
     engine = create_async_engine("postgresql+asyncpg://someone@h/d")
     assert conninfo(engine) == "postgresql://someone@h/d"
+
+
+@pytest.mark.parametrize("module", [psycopg, psycopg2])
+def test_parameters_with_the_default_of_libpq_are_followed(dsn, module):
+    given = parameters(dsn)
+    hosts = {"host": f"/nowhere,{given['host']}", "port": f"1,{given['port']}"}
+    for options in ({}, hosts):
+        with contextlib.closing(module.connect(**{**given, **options})) as connection:
+            found = parameters(conninfo(connection))
+        assert found["sslmode"] == "prefer" and found["user"] == "postgres"
+        assert (found["host"], found["port"]) == (given["host"], given["port"])
+
+
+@pytest.mark.parametrize("pool", [None, sa.StaticPool, sa.NullPool])
+@pytest.mark.parametrize("module", [psycopg, psycopg2])
+def test_a_transaction_of_a_shared_connection_is_left_alone(dsn, places, module, pool):
+    connection = module.connect(dsn)
+    name = module.__name__
+    engine = sa.create_engine(f"postgresql+{name}://", creator=lambda: connection, poolclass=pool)
+    connection.cursor().execute("insert into public.things values (7)")
+    with pytest.raises(pgspate.UsageError, match="open transaction"):
+        pgspate.load(ROWS, "things", to=engine)
+    connection.commit()
+    assert places() == (1, 0)
+    if pool is not sa.NullPool:
+        # A pool without connections closes what the creator gives.
+        pgspate.load(ROWS, "things", to=engine)
+        assert places() == (1, 0)
+        connection.cursor().execute("select 1")
+    connection.close()
+
+
+def test_a_transaction_in_a_pool_of_one_connection_is_left_alone(dsn, places):
+    engine = sa.create_engine(
+        "postgresql+psycopg://", connect_args=parameters(dsn), poolclass=sa.StaticPool
+    )
+    with engine.connect() as connection:
+        connection.execute(sa.text("insert into public.things values (7)"))
+        with pytest.raises(pgspate.UsageError, match="open transaction"):
+            pgspate.load(ROWS, "things", to=engine)
+        connection.commit()
+    assert places() == (1, 0)
+    engine.dispose()
+
+
+@pytest.mark.parametrize("name", ["engine_connect", "begin"])
+def test_listeners_of_connections_are_followed(dsn, places, name):
+    engine = sa.create_engine("postgresql+psycopg://", connect_args=parameters(dsn))
+
+    @event.listens_for(engine, name)
+    def set_path(connection):
+        connection.exec_driver_sql("set search_path to other")
+
+    pgspate.load(ROWS, "things", to=engine)
+    assert places() == (0, 1)
+    engine.dispose()
+
+
+def test_listeners_that_cannot_be_followed_are_refused(dsn, places):
+    engine = create_async_engine("postgresql+asyncpg://h/d")
+    event.listen(engine.sync_engine, "connect", lambda *_: None, once=True)
+    for call in (
+        lambda: pgspate.load(ROWS, "things", to=engine),
+        lambda: pgspate.sqlalchemy.load(AsyncSession(engine), Thing, ROWS),
+    ):
+        with pytest.raises(pgspate.UsageError, match="listeners of its connections") as refused:
+            call()
+        assert "connection string" in refused.value.hint
+    engine = sa.create_engine("postgresql+psycopg://", connect_args=parameters(dsn))
+    maker = sessionmaker(engine)
+    event.listen(maker, "after_begin", lambda *_: None)
+    for call in (
+        lambda: pgspate.load(ROWS, "things", to=maker()),
+        lambda: pgspate.sqlalchemy.load(maker(), Thing, ROWS),
+    ):
+        with pytest.raises(pgspate.UsageError, match="after_begin"):
+            call()
+    with maker() as session:
+        session.connection().exec_driver_sql("set local search_path to other")
+        pgspate.sqlalchemy.load(session, Thing, ROWS)
+    assert places() == (0, 1)
+    engine.dispose()
+
+
+def test_open_connections_of_asyncpg_are_refused(dsn, places):
+    given = parameters(dsn)
+    password = open(given["passfile"]).read().strip().rpartition(":")[2]
+
+    async def load():
+        url = sa.URL.create(
+            "postgresql+asyncpg", "postgres", password, None, None, given["dbname"],
+            query={"host": given["host"], "port": given["port"]},
+        )  # fmt: skip
+        engine = create_async_engine(url, connect_args={"timeout": 30, "statement_cache_size": 0})
+        async with engine.connect() as connection:
+            await connection.exec_driver_sql("set search_path to other")
+            await connection.commit()
+            with pytest.raises(pgspate.UsageError, match="asyncpg does not show the role"):
+                pgspate.load(ROWS, "things", to=connection)
+        pgspate.load(ROWS, "things", to=engine)
+        await engine.dispose()
+
+    asyncio.run(load())
+    assert places() == (1, 0)
+
+
+@pytest.mark.parametrize("module", [psycopg, psycopg2])
+def test_the_styles_of_a_connection_are_followed(dsn, db, module):
+    db.execute("create table stamps (at timestamptz, day date)")
+    connection = module.connect(dsn)
+    connection.cursor().execute("set timezone to 'Asia/Tokyo'; set datestyle to 'ISO, DMY'")
+    connection.commit()
+    pgspate.load([{"at": "2024-01-01 09:00", "day": "03/02/2024"}], "stamps", to=connection)
+    found = db.execute("select at = '2024-01-01 00:00Z', day = '2024-02-03' from stamps")
+    assert found.fetchone() == (True, True)
+    db.execute("create role other_user")
+    try:
+        connection.cursor().execute("set session authorization other_user")
+        connection.commit()
+        with pytest.raises(pgspate.UsageError, match="session_user"):
+            pgspate.load(ROWS, "stamps", to=connection)
+    finally:
+        connection.close()
+        db.execute("drop role other_user")
+
+
+def test_sessions_of_a_registry_are_followed(dsn, places):
+    engine = sa.create_engine("postgresql+psycopg://", connect_args=parameters(dsn))
+    sessions = scoped_session(sessionmaker(engine))
+    pgspate.load(ROWS, "things", to=sessions)
+    pgspate.sqlalchemy.load(sessions, Thing, ROWS)
+    sessions.remove()
+    engine.dispose()
+    assert places() == (2, 0)
+
+    async def load():
+        engine = create_async_engine(dsn_url(dsn))
+        maker = async_sessionmaker(engine)
+        sessions = async_scoped_session(maker, scopefunc=asyncio.current_task)
+        pgspate.load(ROWS, "things", to=sessions)
+        await sessions.remove()
+        async with AsyncSession(engine) as session, session.begin():
+            pgspate.sqlalchemy.load(session, Thing, ROWS)
+        await engine.dispose()
+
+    asyncio.run(load())
+    assert places() == (2, 0)
 
 
 @pytest.mark.parametrize("kind", [list, iter])
@@ -196,11 +348,16 @@ def test_columns_of_polars_objects_are_refused(db, dsn):
     import polars
 
     db.execute("create table t (a text, b text)")
-    for values in (
-        polars.Series("b", [object(), {1}], dtype=polars.Object),
-    ):
-        frame = polars.DataFrame({"a": ["x", "y"]}).with_columns(values)
+    values = polars.Series("b", [object(), {1}], dtype=polars.Object)
+    for frame in (polars.DataFrame({"a": ["x", "y"]}).with_columns(values),):
         with pytest.raises(pgspate.Error, match='column "b" has the type Object') as refused:
             pgspate.load(frame, "t", to=dsn)
         assert refused.value.place.column == "b" and "map_elements" in refused.value.hint
     assert db.execute("select * from t").fetchall() == []
+    frame = polars.DataFrame(
+        {"a": ["Object"], "b": [{"Object": 1}]},
+        schema_overrides={"a": polars.Enum(["Object"])},
+    )
+    db.execute("alter table t alter b type jsonb using b::jsonb")
+    pgspate.load(frame, "t", to=dsn)
+    assert db.execute("select * from t").fetchall() == [("Object", {"Object": 1})]

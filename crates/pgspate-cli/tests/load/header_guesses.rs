@@ -114,6 +114,18 @@ fn files_that_disagree_on_the_header_are_refused() {
     case.put("f.csv", "6,v\n");
     case.load("a.csv d.csv f.csv --table t --quiet --restart").success();
     assert_eq!(case.value("select count(*) from t"), "6");
+    // Words alone may be rows, and are no header of another file.
+    case.db.run("truncate t");
+    case.put("g.csv", "x,y\nu,v\n");
+    case.put("h.csv", "w,z\nn,m\n");
+    case.load("g.csv h.csv --table t --columns id,note --header no --quiet --restart").success();
+    case.load("a.csv h.csv --table t --quiet --restart").success();
+    assert_eq!(case.value("select count(*) from t"), "8");
+    // With `--columns` the names of headers do not count.
+    case.put("i.csv", "nr,text\n7,x\n");
+    case.put("j.csv", "number,words\n8,x\n");
+    case.load("i.csv j.csv --table t --columns id,note --quiet --restart").success();
+    assert_eq!(case.value("select count(*) from t"), "10");
 }
 
 #[test]
@@ -126,6 +138,13 @@ fn files_that_disagree_on_null_or_escape_are_refused() {
     assert!(said.contains("some fields are \\N") && said.contains("--null '\\N'"), "{said}");
     let said = case.refusal("a.csv c.csv --table t");
     assert!(said.contains("at: c.csv") && said.contains("`--escape '\\'`"), "{said}");
-    case.load("a.csv b.csv --table t --null \\N --quiet").success();
+    // Files without quotes in quotes have no escape of their own.
+    case.put("d.csv", "id,note\n5,\"a \"\"b\"\" c\"\n");
+    let said = case.refusal("c.csv d.csv --table t");
+    assert!(said.contains("at: d.csv") && said.contains("`--escape '\"'`"), "{said}");
+    case.load("c.csv a.csv --table t --quiet --restart").success();
+    assert_eq!(case.value("select note from t where id = 4"), "a \"b\" c");
+    case.db.run("truncate t");
+    case.load("a.csv b.csv --table t --null \\N --quiet --restart").success();
     assert_eq!(case.value("select count(*) from t where note is null"), "1");
 }

@@ -265,7 +265,13 @@ impl<'a> DateParts<'a> {
             FormatItem::Hour | FormatItem::Hour12 => self.hour = number(take_digits(rest, 1, 2)?),
             FormatItem::Minute => self.minute = number(take_digits(rest, 1, 2)?),
             FormatItem::Second => self.second = number(take_digits(rest, 1, 2)?),
-            FormatItem::Fraction => self.fraction = take_digits(rest, 1, 9)?,
+            FormatItem::Fraction => {
+                self.fraction = take_digits(rest, 1, 9)?;
+                // PostgreSQL would round digits below a microsecond.
+                if self.fraction.iter().skip(6).any(|digit| *digit != b'0') {
+                    return None;
+                }
+            }
             FormatItem::Half => {
                 let (half, after) = rest.split_at_checked(2)?;
                 self.is_after_noon = Some(match half {
@@ -419,6 +425,7 @@ mod tests {
             ("%m/%d/%Y %I:%M:%S%p", "2/3/2024 12:05:09PM", "2024-02-03 12:05:09"),
             ("%m/%d/%Y %I %p", "2/3/2024 11 PM", "2024-02-03 23:00:00"),
             ("%FT%T.%f%z", "2024-02-03T01:02:03.4567Z", "2024-02-03 01:02:03.4567+00:00"),
+            ("%FT%T.%f", "2024-02-03T01:02:03.123456000", "2024-02-03 01:02:03.123456000"),
             ("%d.%m.%Y %R %z", "3.2.2024 01:02 -0330", "2024-02-03 01:02:00-03:30"),
             ("%d.%m.%Y %H%z", "3.2.2024 01+05:45", "2024-02-03 01:00:00+05:45"),
             ("%d.%m.%Y %H%z", "3.2.2024 01-05", "2024-02-03 01:00:00-05:00"),
@@ -453,6 +460,7 @@ mod tests {
             ("%d.%m.%Y %H%z", "3.2.2024 01+5"),
             ("%d.%m.%Y %H%z", "3.2.2024 01+05:4"),
             ("%d.%m.%Y %H%z", "3.2.2024 01 CET"),
+            ("%FT%T.%f", "2024-02-03T01:02:03.1234567"),
         ] {
             assert_eq!(iso(pattern, text), None, "{pattern} {text}");
         }

@@ -14,7 +14,27 @@ use crate::{Error, ErrorKind};
 
 /// The type of a column, guessed from a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GuessedType(ColumnType);
+pub struct GuessedType {
+    kind: GuessedKind,
+    is_array: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum GuessedKind {
+    /// A type whose texts are checked.
+    Checked(ColumnType),
+    /// A type of [`OWN_TYPES`].
+    Own(&'static str),
+}
+
+/// Types that are guessed from the classes of a program's values, and keep only these classes: the
+/// name, and the server's name.
+const OWN_TYPES: [(&str, &str); 4] = [
+    ("interval", "interval"),
+    ("timetz", "time with time zone"),
+    ("bytea", "bytea"),
+    ("inet", "inet"),
+];
 
 /// The most digits of a number that `bigint` certainly holds.
 const BIGINT_DIGITS: usize = 18;
@@ -25,20 +45,49 @@ impl GuessedType {
     /// Returns the guessed type of a column with a type of this name. Returns `None` for types that
     /// are not guessed, and for `text`, which keeps every value.
     pub fn of(type_name: &str) -> Option<GuessedType> {
-        ColumnType::of_name(type_name).filter(|ty| *ty != ColumnType::Text).map(GuessedType)
+        let (name, is_array) = match type_name.strip_suffix("[]") {
+            Some(element) => (element, true),
+            None => (type_name, false),
+        };
+        let own = OWN_TYPES.iter().find(|(short, long)| name == *short || name == *long);
+        let kind = match own {
+            Some((own, _)) => GuessedKind::Own(own),
+            None => GuessedKind::Checked(
+                ColumnType::of_name(name).filter(|ty| *ty != ColumnType::Text)?,
+            ),
+        };
+        Some(GuessedType { kind, is_array })
     }
 
-    /// Returns the type.
-    pub fn column_type(self) -> ColumnType {
-        self.0
+    /// Returns the type, if its texts are checked.
+    pub fn column_type(self) -> Option<ColumnType> {
+        match self.kind {
+            GuessedKind::Checked(ty) if !self.is_array => Some(ty),
+            _ => None,
+        }
+    }
+
+    /// Returns the type's name, if it keeps only values of its own classes.
+    pub fn own_type(self) -> Option<&'static str> {
+        match self.kind {
+            GuessedKind::Own(name) if !self.is_array => Some(name),
+            _ => None,
+        }
+    }
+
+    /// Returns the type of an array's elements.
+    pub fn element(self) -> Option<GuessedType> {
+        self.is_array.then_some(GuessedType { is_array: false, ..self })
     }
 
     /// Returns a function that tells whether the type keeps a text.
     pub fn check(self) -> fn(&[u8]) -> bool {
-        match self.0 {
+        let Some(ty) = self.column_type() else { return |_| false };
+        match ty {
             ColumnType::Boolean => |value| is_kept(ColumnType::Boolean, value),
             ColumnType::Bigint => |value| {
-                is_plain_number(value, BIGINT_DIGITS, false) || is_kept(ColumnType::Bigint, value)
+                value != b"-0" && is_plain_number(value, BIGINT_DIGITS, false)
+                    || is_kept(ColumnType::Bigint, value)
             },
             ColumnType::Numeric => |value| {
                 is_plain_number(value, usize::MAX, true) || is_kept(ColumnType::Numeric, value)
@@ -68,20 +117,29 @@ impl GuessedType {
         use ColumnType::*;
         match kind {
             JsonKind::Null => true,
-            _ if self.0 == Jsonb => true,
+            _ if self.column_type() == Some(Jsonb) => true,
             JsonKind::Object | JsonKind::Array => false,
             JsonKind::String(_) => {
-                matches!(self.0, Date | Time | Timestamp | Timestamptz | Uuid) && self.keeps(value)
+                let ty = self.column_type();
+                matches!(ty, Some(Date | Time | Timestamp | Timestamptz | Uuid))
+                    && self.keeps(value)
             }
-            JsonKind::Bool => self.0 == Boolean,
-            JsonKind::Number => matches!(self.0, Bigint | Numeric | Double) && self.keeps(value),
+            JsonKind::Bool => self.column_type() == Some(Boolean),
+            JsonKind::Number => {
+                matches!(self.column_type(), Some(Bigint | Numeric | Double)) && self.keeps(value)
+            }
         }
     }
 
     /// Returns the error for a value that the type does not keep.
     pub fn error(self, value: &[u8]) -> Error {
         let shown = first_chars(&String::from_utf8_lossy(value));
-        let (ty, text) = (self.0.sql(), value.trim_ascii());
+        let name = match self.kind {
+            GuessedKind::Checked(ty) => ty.sql(),
+            GuessedKind::Own(name) => name,
+        };
+        let ty = format!("{name}{}", if self.is_array { "[]" } else { "" });
+        let text = value.trim_ascii();
         let message = match self.loss(text) {
             Some(loss) => format!("{VALUE}{shown}{LOSES}{loss} in type {ty}{GUESSED}"),
             None => format!("{VALUE}{shown}{MISFITS}{ty}{GUESSED}"),
@@ -92,9 +150,10 @@ impl GuessedType {
     /// Returns what the value would lose, in words, if that is clear.
     fn loss(self, text: &[u8]) -> Option<&'static str> {
         use ColumnType::*;
-        let is_number = matches!(self.0, Bigint | Numeric | Double);
-        let wider = infer::widen(self.0, text);
-        match (self.0, wider) {
+        let ty = self.column_type()?;
+        let is_number = matches!(ty, Bigint | Numeric | Double);
+        let wider = infer::widen(ty, text);
+        match (ty, wider) {
             (Double, Numeric) => Some("digits"),
             (Date, Timestamp) => Some("its time"),
             _ if is_number && text.first() == Some(&b'+') => Some("its sign"),
@@ -215,6 +274,8 @@ mod tests {
             }
         }
         assert_eq!(GuessedType::of("text"), None);
+        assert_eq!(GuessedType::of("text[]"), None);
+        assert_eq!(GuessedType::of("bigint[]").unwrap().element(), GuessedType::of("bigint"));
         assert_eq!(GuessedType::of("integer"), None);
     }
 

@@ -37,6 +37,10 @@ pub(super) fn number_class(text: &[u8]) -> Option<InferredClass> {
     if let Some(exponent) = exponent {
         return exponent_number_class(text, exponent, significant);
     }
+    if text == b"-0" {
+        // Only a double keeps the sign of zero.
+        return Some(InferredClass::Double);
+    }
     Some(match (fraction, significant) {
         (None, 0..=15) => InferredClass::Integer,
         (None, _) if is_bigint(text) => InferredClass::LongInteger,

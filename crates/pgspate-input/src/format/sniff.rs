@@ -96,6 +96,8 @@ pub struct SniffOverrides {
     pub quote: Option<Option<u8>>,
     /// The escape within quotes.
     pub escape: Option<u8>,
+    /// The escape of other files, which holds unless it misplaces quotes and another does not.
+    pub likely_escape: Option<u8>,
     /// Whether the first record is a header.
     pub header: Option<bool>,
     /// The text that stands for NULL.

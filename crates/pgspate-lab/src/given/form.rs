@@ -82,6 +82,7 @@ pub(super) fn overrides(sniffed: &SniffedFormat) -> SniffOverrides {
         delimiter: Some(sniffed.delimiter),
         quote: is_csv.then_some(sniffed.quote),
         escape: (is_csv && sniffed.quote.is_some()).then_some(sniffed.escape),
+        likely_escape: None,
         header: Some(sniffed.header),
         null: Some(sniffed.null.clone()),
     }

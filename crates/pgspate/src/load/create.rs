@@ -4,7 +4,7 @@
 use serde::Serialize;
 use tokio_postgres::error::SqlState;
 
-use crate::format::guessed_type::value_of_error;
+use crate::format::guessed_type::{GuessedType, value_of_error};
 use crate::format::infer::{self, ColumnType};
 use crate::reading::missing_table_error;
 use crate::{Error, ErrorKind, Result};
@@ -344,8 +344,12 @@ fn wider_type<'a>(
     if !new.guessed_columns.contains(&column.name) {
         return None;
     }
-    let current = ColumnType::of_name(&column.ty.name)?;
     let guess = value_of_error(error);
+    let own = GuessedType::of(&column.ty.name).and_then(GuessedType::own_type);
+    if own.is_some() && guess.is_some() {
+        return Some((column, ColumnType::Text));
+    }
+    let current = ColumnType::of_name(&column.ty.name)?;
     let value = guess.as_deref().or_else(|| refused_value(error)).unwrap_or_default();
     let wider = infer::widen(current, value.as_bytes());
     let wider = if wider == current { ColumnType::Text } else { wider };
@@ -359,14 +363,14 @@ fn refused_value(error: &Error) -> Option<&str> {
 }
 
 /// Adds a hint to the error about a value that the guessed type of a new column does not keep.
-pub(crate) fn hint_chosen_type(error: Error) -> Error {
-    let column = error.place().and_then(|place| place.column.clone());
-    match (column, value_of_error(&error)) {
-        (Some(column), Some(_)) => {
-            error.hint(format!("Name the type of the column: `--type '{column}=text'`."))
-        }
-        _ => error,
-    }
+pub(crate) fn hint_chosen_type(error: Error, table: &TargetTable) -> Error {
+    let name = error.place().and_then(|place| place.column.clone());
+    let (Some(name), Some(value)) = (name, value_of_error(&error)) else { return error };
+    let column = table.columns.iter().find(|column| column.name == name);
+    let current = column.and_then(|column| ColumnType::of_name(&column.ty.name));
+    let wider = current.map(|current| infer::widen(current, value.as_bytes()));
+    let to = wider.filter(|to| Some(*to) != current).unwrap_or(ColumnType::Text).sql();
+    error.hint(format!("Name the type of the column: `--type '{name}={to}'`."))
 }
 
 /// Adds a hint with a type that the value fits, for input that cannot be read again.

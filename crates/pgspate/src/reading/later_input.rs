@@ -58,6 +58,7 @@ impl SniffedInputs {
                 format: Some(self.sniffed.format),
                 delimiter: Some(dialect.delimiter),
                 quote: Some(dialect.quote),
+                likely_escape: Some(dialect.escape),
                 ..SniffOverrides::default()
             };
             let known = header.as_deref().or(self.guessed.known_names.as_deref());
@@ -75,7 +76,8 @@ impl SniffedInputs {
             Err(Error::new(ErrorKind::Format, message)
                 .hint(format!("{hint} Or load such files apart from the others.")))
         };
-        let has_header = found.header || found.header_doubt.is_some();
+        // Files of words alone may all be rows.
+        let has_header = found.header && found.header_doubt.is_none();
         let header_hint = "Say what holds for all files: `--header yes`, or `--header no` if the \
                            first line is a row.";
         match header {
@@ -88,7 +90,8 @@ impl SniffedInputs {
             }
             Some(header)
                 if self.guessed.header
-                    && (self.header_overridden || !found.header && names.len() == header.len())
+                    && !found.header
+                    && (self.header_overridden || names.len() == header.len())
                     && match_fields(header, &names).is_err() =>
             {
                 let message =

@@ -48,7 +48,8 @@ impl ReadingOptions {
     /// Returns the options of a job's identity that pgspate guesses from the first input, because
     /// the user has not given them. Chunks are cut as pgspate likes.
     pub(crate) fn guessed_options(&self) -> Vec<&'static str> {
-        let SniffOverrides { format, delimiter, quote, escape, header, null } = &self.read;
+        let SniffOverrides { format, delimiter, quote, escape, header, null, likely_escape: _ } =
+            &self.read;
         let RowRequest { columns, force_null, force_not_null, .. } = &self.rows;
         let has_columns = columns.is_some() || !force_null.is_empty() || !force_not_null.is_empty();
         let given = [

@@ -236,7 +236,7 @@ impl Staging {
         let kind = error.kind();
         let error = match &self.to_add {
             Some(to_add) => to_add.hint_type(error),
-            None => create::hint_chosen_type(error),
+            None => create::hint_chosen_type(error, &self.table),
         };
         let error = hint_date_format(error, &self.plan.columns);
         Error::new(kind, message).because(self.reading.hint_title(hint_encoding(error, &self.plan)))

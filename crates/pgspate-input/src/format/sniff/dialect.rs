@@ -276,13 +276,13 @@ fn choose_quotes(
 ) {
     let quote = given.quote.unwrap_or(Some(b'"'));
     sniffed.quote = if sniffed.format == Format::Text { None } else { quote };
-    sniffed.escape = given.escape.or(quote).unwrap_or(b'"');
+    sniffed.escape = given.escape.or(given.likely_escape).or(quote).unwrap_or(b'"');
     let Some(mark) = sniffed.quote else { return };
     let split = sample.split(sniffed.delimiter, quote, sniffed.escape);
     if split.misplaced_quotes > 0 && given.escape.is_none() {
-        let backslash_split = sample.split(sniffed.delimiter, quote, b'\\');
-        if backslash_split.misplaced_quotes == 0 {
-            sniffed.escape = b'\\';
+        let other = if sniffed.escape == b'\\' { mark } else { b'\\' };
+        if sample.split(sniffed.delimiter, quote, other).misplaced_quotes == 0 {
+            sniffed.escape = other;
             sniffed.evidence.push("escape \\: quotes within quotes follow a backslash".to_string());
             return;
         }
