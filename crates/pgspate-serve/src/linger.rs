@@ -1,7 +1,7 @@
 //! Lets a client read its answer although it is still sending.
 //!
-//! If a socket is closed with bytes that nobody has read, the system resets the connection, and the
-//! reset may destroy an answer on its way.
+//! If a socket is closed with unread bytes, the system resets the connection. The reset may destroy
+//! an answer on its way.
 
 use std::io;
 use std::pin::Pin;

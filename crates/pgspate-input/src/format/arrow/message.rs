@@ -25,8 +25,8 @@ pub(super) fn parse_description(bytes: &[u8]) -> Result<Message<'_>, ArrowError>
     }
 }
 
-/// Checks the sizes that a message with rows or with a dictionary states about its body. Returns how
-/// many bytes its compressed buffers have after decompression.
+/// Checks the sizes that a message with rows or with a dictionary states about its body. Returns
+/// how many bytes its compressed buffers have after decompression.
 ///
 /// # Errors
 /// An Arrow error with the stated and the actual size, if they contradict each other. Also if there
