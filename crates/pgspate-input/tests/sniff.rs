@@ -145,6 +145,7 @@ fn given_options_override_the_sample() {
         delimiter: Some(b';'),
         quote: Some(Some(b'\'')),
         escape: Some(b'\\'),
+        likely_escape: None,
         header: Some(true),
         null: Some("NA".into()),
     };
