@@ -257,6 +257,7 @@ impl CopyCase {
                     escape: (!dialect.text).then_some(dialect.escape),
                     header: Some(dialect.header),
                     null: Some(dialect.null.to_owned()),
+                    likely_escape: None,
                 },
                 rows: RowRequest {
                     columns: Some(self.names()),
