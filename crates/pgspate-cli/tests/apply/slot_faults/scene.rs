@@ -128,7 +128,7 @@ impl SlotServers {
             "postgres://postgres:{password}@{source}/postgres?sslmode=disable&slot=s&publication=p"
         );
         let mut apply = command(self.folder.path(), &["apply", "--to", target, "--quiet"]);
-        apply.args(["--batch-delay", "0", "--retry-for", "20", "--stall-timeout", "2"]);
+        apply.args(["--batch-delay", "0", "--retry-for", "20", "--stall-timeout", "5"]);
         spawn(apply.args(args.split_whitespace()).arg(slot))
     }
 
