@@ -5,22 +5,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-import psycopg
-import psycopg2
+import pgspate
 import pytest
-import sqlalchemy as sa
-from sqlalchemy import event
-from sqlalchemy.ext.asyncio import (
+from pgspate._target import conninfo
+
+psycopg = pytest.importorskip("psycopg")
+psycopg2 = pytest.importorskip("psycopg2")
+sa = pytest.importorskip("sqlalchemy")
+
+import pgspate.sqlalchemy  # noqa: E402
+from sqlalchemy import event  # noqa: E402
+from sqlalchemy.ext.asyncio import (  # noqa: E402
     AsyncSession,
     async_scoped_session,
     async_sessionmaker,
     create_async_engine,
 )
-from sqlalchemy.orm import DeclarativeBase, Session, mapped_column, scoped_session, sessionmaker
-
-import pgspate
-import pgspate.sqlalchemy
-from pgspate._target import conninfo
+from sqlalchemy.orm import (  # noqa: E402
+    DeclarativeBase,
+    Session,
+    mapped_column,
+    scoped_session,
+    sessionmaker,
+)
 
 
 class Base(DeclarativeBase):

@@ -7,10 +7,11 @@ from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from ipaddress import IPv4Address
 
-import numpy
 import pytest
 
 import pgspate
+
+numpy = pytest.importorskip("numpy")
 
 
 class Code(str, enum.Enum):
