@@ -138,13 +138,10 @@ fn a_load_whose_backend_is_terminated_writes_no_row() {
     let run = finish(child);
     writer.join().unwrap();
     // The reason depends on whether the server's last message arrives before the connection ends.
-    // So the test compares only the words before the reason.
-    let (said, _) = run.refusal().split_once(" was lost: ").map(|it| (it.0.to_owned(), 0)).unwrap();
-    assert_snapshot!(said, @r#"
-    error: could not load "-" into public.t
-      caused by: could not copy
-      caused by: connection to server on socket "[DIR]/run/.s.[PORT]"
-    "#);
+    let refusal = run.refusal();
+    let words = "error: could not load \"-\" into public.t\n  caused by: could not copy\n";
+    assert!(refusal.starts_with(words), "{refusal}");
+    assert!(refusal.contains(" was lost: ") || refusal.contains("SQLSTATE 57P01"), "{refusal}");
     assert_eq!(case.rows("t").len(), 0);
 }
 
