@@ -144,8 +144,10 @@ fn a_server_that_stands_still_is_missed_and_found_again() {
     let folder = tempfile::tempdir().unwrap();
     let process = ServeProcess::start(&server.dsn(), folder, &["--table", "note"]);
     assert_eq!(process.post(ROWS, &[], BODY).status, 201);
+    let watchers = "select count(*) from pg_stat_activity where application_name = 'pgspate serve'";
+    wait_until("the server is watched", || ask(&server.dsn(), watchers) == "1");
     let sessions = "select string_agg(pid::text, ' ') from pg_stat_activity \
-                    where application_name like 'pgspate %'";
+                    where backend_type = 'client backend' and pid <> pg_backend_pid()";
     let sessions = ask(&server.dsn(), sessions);
     let pids = sessions.split(' ').map(|pid| pid.parse().unwrap());
     // The first process accepts connections.
