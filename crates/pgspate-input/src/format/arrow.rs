@@ -264,8 +264,8 @@ impl ArrowStreamCutter {
         ArrowStreamCutter::of_stream(ArrowStream::open(name, reader)?, input)
     }
 
-    /// Reads the schema of a stream that must be whole: it has an end marker, nothing follows the
-    /// marker, and compressed buffers have at most `bytes_max` bytes after decompression.
+    /// Reads the schema of a stream that must be whole: it has an end marker, and nothing follows
+    /// the marker. Compressed buffers have at most `bytes_max` bytes after decompression.
     ///
     /// # Errors
     /// [`ErrorKind::Format`] if the stream does not begin with a schema.

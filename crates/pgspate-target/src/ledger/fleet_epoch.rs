@@ -64,8 +64,8 @@ pub async fn join_epoch(
 }
 
 /// Returns the key of the jobs of a stream into this table. The key has the name that the table had
-/// when the stream began. Returns `None` if no epoch has begun, or if a new table has taken the
-/// table's name since the latest epoch: then the jobs are found by the name.
+/// when the stream began. Returns `None` if no epoch has begun. Also if a new table has taken the
+/// table's name since the latest epoch; then the jobs are found by the name.
 async fn find_key(client: &Client, table_oid: u32, stream: &str) -> Result<Option<String>> {
     let sql = "select key from pgspate.job where table_oid = $1 and command = 'fleet' \
                and options->'epoch'->>'stream' = $2 order by job desc limit 1";
