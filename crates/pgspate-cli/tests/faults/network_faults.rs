@@ -13,7 +13,7 @@ use crate::scene::LoadFaultScene;
 use crate::stall_action::StallAction;
 use crate::tally::run_all;
 use crate::test_random::{TestRandom, long_run};
-use crate::trial::{LoadSettings, LoadTrial};
+use crate::trial::{COMMITS_BEFORE_ROWS, LoadSettings, LoadTrial};
 
 const CUTS: [Fault; 3] = [Fault::Cut, Fault::CutInside, Fault::CutAfter];
 
@@ -54,9 +54,6 @@ fn random_trial(random: &mut TestRandom) -> LoadTrial {
     let is_cut = CUTS.contains(&trial.plan.fault) || trial.then == StallAction::Cut;
     if is_cut && random.among(0..=3) == 0 { trial.away(away) } else { trial }
 }
-
-/// One commit creates the ledger, and one opens the job.
-const COMMITS_BEFORE_ROWS: u64 = 2;
 
 #[test]
 fn a_proxy_without_faults_changes_nothing() {
