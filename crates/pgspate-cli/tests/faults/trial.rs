@@ -142,7 +142,7 @@ impl LoadTrial {
     /// Checks that the load ran again only after a fault that may end a load. Lost connections do
     /// not end a load whose lanes have begun, because lanes reconnect.
     fn check_outcome(self, end: LoadOutcome, proxy: &Proxy) -> Result<LoadOutcome, String> {
-        // If all lanes commit at the end, a lane without a chunk commits nothing. The first has one.
+        // If lanes commit at the end, a lane without a chunk commits nothing. The first has one.
         let may_miss = match self.plan.at {
             FaultPlace::Message(_) => true,
             FaultPlace::Commit(nth) => {
