@@ -184,6 +184,8 @@ union all select 'it has constraint trigger ' || quote_ident(tgname) from pg_tri
 union all select 'it has rule ' || quote_ident(rulename) from pg_rewrite where ev_class = $1
 union all select 'its foreign key ' || quote_ident(conname) || ' refers to itself'
   from pg_constraint where conrelid = $1 and contype = 'f' and confrelid = $1
+union all select 'its foreign key ' || quote_ident(conname) || ' is not validated'
+  from pg_constraint where conrelid = $1 and contype = 'f' and not convalidated
 union all select 'its index ' || quote_ident(relname) || ' is not valid' from pg_index
   join pg_class i on i.oid = indexrelid where indrelid = $1 and not (indisvalid and indisready)
 union all select 'publication ' || quote_ident(pubname) || ' contains it'

@@ -519,3 +519,39 @@ fn a_continued_load_still_widens_a_column_of_its_created_table() {
         );
     }
 }
+
+#[test]
+fn an_index_alone_is_not_a_restored_primary_key() {
+    let (case, shape) = new_case();
+    start_and_kill_load(&case);
+    case.db.run("alter table t add constraint other primary key (id)");
+    let run = run_restore(&case);
+    assert_eq!(run.status, Some(2), "{}", run.stderr);
+    assert!(run.stderr.contains("primary key \"t_key\""), "{}", run.stderr);
+    assert!(run.stderr.contains("multiple primary keys"), "{}", run.stderr);
+    case.db.run("alter table t drop constraint other");
+    assert_eq!(run_restore(&case).status, Some(0));
+    assert_eq!(case.value(SELECT_DEFINITIONS), shape);
+}
+
+#[test]
+fn a_load_takes_over_the_keys_of_two_unfinished_loads() {
+    let (case, shape) = new_case();
+    let rows: String = (5000..5900).map(|id| format!("{id},{},c{id}\n", id % 7)).collect();
+    case.put("u.csv", format!("id,a,b\n{rows}"));
+    for file in ["t.csv", "u.csv"] {
+        let args = format!("{file} --table t --rebuild-indexes always --lanes 2 --quiet");
+        let (mut child, runtime, holder) = start_blocked_load(&case, &args);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        runtime.block_on(holder.batch_execute("rollback")).unwrap();
+        wait_until("its sessions are gone", || case.is_quiet());
+        if file == "t.csv" {
+            assert_eq!(run_restore(&case).status, Some(0));
+            assert_eq!(case.value(SELECT_DEFINITIONS), shape);
+        }
+    }
+    case.load("t.csv u.csv --table t --quiet").success();
+    assert_eq!(case.value(SELECT_DEFINITIONS), shape);
+    assert_eq!(case.value("select count(*) from t"), "1900");
+}

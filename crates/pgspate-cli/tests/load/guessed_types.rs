@@ -183,3 +183,23 @@ fn a_resumed_load_keeps_the_content_of_later_values() {
     let rejects = std::fs::read_to_string(case.path("bad.csv")).unwrap();
     assert_eq!(rejects, "id,zip\n2\n3,01234\n");
 }
+
+#[test]
+fn a_created_table_is_the_same_however_the_load_commits() {
+    let case = LoadCase::new("");
+    // Texts that another type would spell in another way. The last row widens all columns to text.
+    let first = "2020-01-01T00:00:00Z,0.50e0,ABCDEF00-0000-4000-8000-000000000000";
+    let rows: String = (0..120_000).map(|id| format!("{id},{first}\n")).collect();
+    case.put("t.csv", format!("id,at,n,u\n{rows}-1,n/a,n/a,n/a\n"));
+    let spelled = "select count(*) || ' ' || min(at) || ' ' || min(n) || ' ' || min(u) from t \
+                   where id >= 0 and at || ',' || n || ',' || u = '";
+    for commit in ["end", "chunk"] {
+        case.load(&format!("t.csv --create --quiet --lanes 1 --commit {commit}")).success();
+        assert_eq!(case.value("select count(distinct id) || ' of ' || count(*) from t"), {
+            "120001 of 120001"
+        });
+        let same = case.value(&format!("{spelled}{first}'"));
+        assert_eq!(same, format!("120000 {}", first.replace(',', " ")), "{commit}");
+        case.db.run("drop table t");
+    }
+}

@@ -324,7 +324,7 @@ pub async fn adopt_changes(client: &Client, job: JobId, table: u32) -> Result<Ve
                     Some(untrusted) => {
                         left_jobs.push(format!("job {other} of role \"{}\"", untrusted.role));
                     }
-                    None => reassign_changes(client, job, other, table).await?,
+                    None => reassign_changes(client, job, &[other], Some(table)).await?,
                 }
             }
         }
@@ -332,12 +332,26 @@ pub async fn adopt_changes(client: &Client, job: JobId, table: u32) -> Result<Ve
     Ok(left_jobs)
 }
 
-/// Assigns a job's outstanding changes to the table to another job.
-async fn reassign_changes(client: &Client, job: JobId, from: i64, table: u32) -> Result<()> {
-    let sql = "update pgspate.change set job = $1, \
-                      ordinal = ordinal + (select coalesce(max(ordinal), 0) from pgspate.change \
-                                           where job = $1) \
-               where job = $2 and table_oid = $3 and done < cardinality(steps)";
+/// Assigns the outstanding changes of the jobs `from` to `job`, after the changes that `job` has.
+/// With `table`, only the changes of this table.
+///
+/// # Errors
+/// [`ErrorKind::Server`] if the ledger cannot be written, [`ErrorKind::Connect`] if the connection
+/// fails.
+pub(super) async fn reassign_changes(
+    client: &Client,
+    job: JobId,
+    from: &[i64],
+    table: Option<u32>,
+) -> Result<()> {
+    let sql = "update pgspate.change c \
+               set job = $1, ordinal = n.nth + (select coalesce(max(ordinal), 0) \
+                                                from pgspate.change where job = $1) \
+               from (select job, ordinal, row_number() over (order by job, ordinal)::int4 as nth \
+                     from pgspate.change where job = any($2) and done < cardinality(steps) \
+                       and table_oid = coalesce($3, table_oid)) n \
+               where (c.job, c.ordinal) = (n.job, n.ordinal)";
+    let from = from.to_vec();
     client.run_statement(sql, &[&job.0, &from, &table]).await.map(drop).map_err(ledger_error())
 }
 

@@ -13,7 +13,7 @@ use super::known_files::{ContinuedJob, KnownFiles};
 use super::lookup::{JobLookup, LedgerState};
 use super::new_job::{self, NewJobRow, begin_new_job};
 use super::unlogged::{bind_job, restart_emptied_job};
-use super::{lock, policies, schema, shadow};
+use super::{change, lock, policies, schema, shadow};
 use crate::shards::{PreparedScope, resolve_prepared};
 use crate::{Error, ErrorKind, Result, TypedQuery, UnloggedExtent};
 
@@ -137,7 +137,7 @@ async fn start_job(
         let row = client.fetch_one(&new_job::insert_job_sql(), &row.values()).await;
         let job = JobId(row.map_err(refused)?.get(0));
         insert_files(client, identity, job, 0).await?;
-        reassign_changes(client, &replaced, job).await?;
+        change::reassign_changes(client, job, &replaced, None).await?;
         Ok(job)
     })
     .await
@@ -160,7 +160,7 @@ async fn continue_job(
         let from = i32::try_from(kept).unwrap_or(i32::MAX);
         client.run_statement(sql, &[&job.0, &from]).await.map_err(refused)?;
         insert_files(client, identity, job, kept).await?;
-        reassign_changes(client, &replaced, job).await
+        change::reassign_changes(client, job, &replaced, None).await
     })
     .await?;
     Ok(changed.is_some())
@@ -219,20 +219,12 @@ async fn forget_replaced(
         resolve_prepared(client, PreparedScope::ForgottenJob(*job)).await?;
     }
     let sql = "with rejects as (delete from pgspate.reject where job = any($1)), \
-                    chunks as (delete from pgspate.ledger where job = any($1)) \
+                    chunks as (delete from pgspate.ledger where job = any($1)), \
+                    changes as (delete from pgspate.change where job = any($1) \
+                                  and done >= cardinality(steps)) \
                delete from pgspate.job where job = any($1) and finished is null";
     client.run_statement(sql, &[&jobs]).await.map_err(refused)?;
     Ok(jobs)
-}
-
-/// Assigns the changes of forgotten jobs to `job`.
-async fn reassign_changes(client: &Client, forgotten: &[i64], job: JobId) -> Result<()> {
-    if forgotten.is_empty() {
-        return Ok(());
-    }
-    let sql = "update pgspate.change set job = $1 where job = any($2)";
-    let forgotten = forgotten.to_vec();
-    client.run_statement(sql, &[&job.0, &forgotten]).await.map(drop).map_err(refused)
 }
 
 /// Records the job's sources from the position `from` on.

@@ -45,14 +45,22 @@ pub async fn read_state(client: &Client, job: JobId) -> Result<Option<String>> {
     }))
 }
 
-/// Drops the job's shadow table, if it has one. Returns whether it had.
+/// Drops the job's shadow table, if it has one, and forgets the chunks that were written to it.
+/// Otherwise a later run could take these chunks for rows of the table. Returns whether the job had
+/// a shadow table.
 pub async fn drop_shadow(client: &Client, job: JobId) -> Result<bool> {
     if read_state(client, job).await?.is_none() {
         return Ok(false);
     }
     // A disconnected lane may hold its locks until the server notices.
     let name = schema_name(job);
-    let sql = format!("begin; set local lock_timeout = '20s'; drop schema {name} cascade; commit");
+    let sql = format!(
+        "begin; set local lock_timeout = '20s'; drop schema {name} cascade; \
+         with forgotten as (delete from pgspate.ledger where job = {job} returning job, chunk) \
+         delete from pgspate.reject r using forgotten f \
+         where (r.job, r.chunk) = (f.job, f.chunk); commit",
+        job = job.0
+    );
     let failed = server_error(format!("could not drop the shadow table of job {}", job.0));
     let dropped = client.batch_execute(&sql).await.map_err(failed);
     if dropped.is_err() {

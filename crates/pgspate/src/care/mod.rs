@@ -49,6 +49,8 @@ pub(crate) struct TableChanges {
     /// Number of the load's rows that other sessions have changed or deleted. If there are any, the
     /// load's rows cannot be removed.
     rows_changed_by_others: u64,
+    /// Whether the connection was lost while the load's rows were removed.
+    may_have_removed_rows: bool,
     /// Whether indexes on expressions were dropped, together with their statistics.
     lost_statistics: bool,
     /// Facts for the final report.

@@ -13,7 +13,7 @@ use super::restorer::{self, Restorer};
 use crate::copy::{Commit, CopyOutcome};
 use crate::job::RetryAfterConnectionLoss;
 use crate::{Error, Result};
-use pgspate_target::ledger::{self, RecordedChange};
+use pgspate_target::ledger::{self, ChunkRecord, RecordedChange};
 use pgspate_target::session::ReconnectBackoff;
 
 /// Time that a failed load waits for locks on its table.
@@ -41,10 +41,18 @@ impl TableCare<'_> {
                         return Ok(false);
                     }
                 }
-                // If the rows cannot be removed, the load reports this error.
-                Err(error) => match self.may_remove_rows(&error) && self.remove_rows() {
-                    false => return Err(error),
-                    true => return self.restart_with_indexes().map(|()| false),
+                Err(error) if !self.may_remove_rows(&error) => return Err(error),
+                Err(error) => match self.remove_rows() {
+                    Ok(true) => return self.restart_with_indexes().map(|()| false),
+                    // The load reports why it must remove the rows, not why it cannot.
+                    Ok(false) => return Err(error),
+                    Err(lost) => {
+                        self.wait_and_restore_session(lost, &mut backoff, self.progress)?;
+                        if self.has_lost_chunks(chunks)? {
+                            self.changes.is_finishing = false;
+                            return Ok(false);
+                        }
+                    }
                 },
             }
         }
@@ -137,21 +145,50 @@ impl TableCare<'_> {
             })
     }
 
-    /// Removes the load's rows. Returns whether they were removed.
-    fn remove_rows(&mut self) -> bool {
-        let Some(job) = self.job.id() else { return false };
+    /// Removes the rows that the job has committed, and its chunks in the ledger. Returns whether
+    /// they were removed.
+    ///
+    /// # Errors
+    /// A retryable error if the connection was lost. The rows may be removed then.
+    fn remove_rows(&mut self) -> Result<bool> {
+        let Some(job) = self.job.id() else { return Ok(false) };
         self.progress.set_phase(Some("removing the load's rows".to_owned()));
         let work = indexes::remove_rows(self.job.connection(), job, self.table);
-        let removal =
-            self.job.control_session.runtime.block_on(work).unwrap_or(RowRemoval::HasSideEffects);
+        let removal = match self.job.control_session.runtime.block_on(work) {
+            Err(error) if error.is_retryable() => {
+                self.changes.may_have_removed_rows = true;
+                return Err(error);
+            }
+            removal => removal.unwrap_or(RowRemoval::HasSideEffects),
+        };
+        self.changes.may_have_removed_rows = false;
         if let RowRemoval::ChangedByOthers(rows) = removal {
             self.changes.rows_changed_by_others = rows;
         }
-        removal == RowRemoval::Done
+        Ok(removal == RowRemoval::Done)
+    }
+
+    /// Removes the rows that the job has committed, so that all rows are copied again. Returns
+    /// false if the rows stay.
+    ///
+    /// # Errors
+    /// A retryable error if the connection was lost. The rows may be removed then.
+    pub(crate) fn remove_rows_to_start_over(&mut self) -> Result<bool> {
+        let is_removed = self.remove_rows()?;
+        if is_removed {
+            self.job.reopen()?;
+            self.job.totals_before = ChunkRecord::default();
+        }
+        self.progress.set_phase(None);
+        Ok(is_removed)
     }
 
     /// Describes where the rows are, after all rows were committed.
     fn describe_committed_rows(&self, error: &Error) -> &'static str {
+        if self.changes.may_have_removed_rows {
+            return "The connection was lost while the load removed its rows. The same command, run \
+                    again, finds out whether they are in the table";
+        }
         let may_be_lost = self.plan.commit == Commit::EachChunk || self.job.crash_removes_rows();
         match error.is_retryable() && may_be_lost {
             // The connection was lost, and the server may have crashed.

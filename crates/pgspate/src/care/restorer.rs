@@ -269,24 +269,30 @@ impl Restorer<'_> {
     }
 
     /// Returns whether the object of the change exists already, because another session created it.
+    /// For a step that adds a constraint with an index, only the constraint counts.
     async fn exists_already(
         &self,
         connection: &Connection,
         change: &RecordedChange,
     ) -> Result<bool> {
         let failed = || server_error(format!("could not look up {}", change.name()));
-        let sql = "select exists (select from pg_index i join pg_class c on c.oid = i.indexrelid \
-                   where i.indrelid = $1 and c.relname = $2 and i.indisvalid \
-                     and right(pg_get_indexdef(c.oid), length($3)) = $3 \
-                     and i.indisunique = ($4 <> 'index')) \
+        let sql = "select $5 = 0 and exists ( \
+                     select from pg_index i join pg_class c on c.oid = i.indexrelid \
+                     where i.indrelid = $1 and c.relname = $2 and i.indisvalid \
+                       and right(pg_get_indexdef(c.oid), length($3)) = $3 \
+                       and i.indisunique = ($4 <> 'index')) \
                    or exists (select from pg_constraint where conrelid = $1 and conname = $2 \
-                              and contype in ('p', 'u', 'x', 'f'))";
+                              and contype = case $4 when 'primary key' then 'p' \
+                                                    when 'unique constraint' then 'u' \
+                                                    when 'exclusion constraint' then 'x' \
+                                                    when 'foreign key' then 'f' end)";
+        let step = i32::try_from(change.done).unwrap_or(i32::MAX);
         let definition = change.recipe().map(|recipe| recipe.definition).unwrap_or_default();
         let client = &connection.client;
         let begin = format!("begin; {DEFINITION_SETTINGS}");
         client.batch_execute(&begin).await.map_err(failed())?;
-        let values: [&dyn TypedParameter; 4] =
-            [&change.table_oid, &change.object, &definition, &change.kind];
+        let values: [&dyn TypedParameter; 5] =
+            [&change.table_oid, &change.object, &definition, &change.kind, &step];
         let row = client.fetch_one(sql, &values).await;
         client.batch_execute("rollback").await.map_err(failed())?;
         Ok(row.map_err(failed())?.get(0))

@@ -15,7 +15,7 @@ use crate::job::RetryAfterConnectionLoss;
 use crate::plan::{AtomicMethod, LoadPlan};
 use crate::{Error, ErrorKind, Result, care};
 use pgspate_target::TargetTable;
-use pgspate_target::ledger::OpenJob;
+use pgspate_target::ledger::{OpenJob, WrittenChunks};
 use pgspate_target::session::ReconnectBackoff;
 
 impl Load {
@@ -57,9 +57,13 @@ impl Load {
                     self.wait_and_restore_session(error, &mut backoff, &watch.copy)?
                 }
                 Err(error) if self.add_json_key(&error)? => {}
-                Err(error) => match self.widen_column(&error)? {
-                    Some(step) => widened.push(step),
-                    None => return Err(error),
+                Err(error) => match self.widen_column(&error, watch) {
+                    Ok(Some(step)) => widened.push(step),
+                    Ok(None) => return Err(error),
+                    Err(lost) if lost.is_retryable() => {
+                        self.wait_and_restore_session(lost, &mut backoff, &watch.copy)?
+                    }
+                    Err(refused) => return Err(refused),
                 },
             }
         }
@@ -112,12 +116,27 @@ impl Load {
 
     /// Widens the column whose value was refused, if this load created the table and the input can
     /// be read again. Returns the change, if there was one.
-    fn widen_column(&mut self, error: &Error) -> Result<Option<WidenedColumn>> {
-        let Some(new) = &self.new_table else { return Ok(None) };
-        if self.reading.is_stream() {
+    ///
+    /// Rows that the load has committed are removed before, and copied again: in the narrower type,
+    /// values such as `0.50` have lost their spelling. Without those rows, a load gives the same
+    /// table however it commits.
+    fn widen_column(
+        &mut self,
+        error: &Error,
+        watch: &Arc<LoadWatch>,
+    ) -> Result<Option<WidenedColumn>> {
+        let Some(new) = self.new_table.clone() else { return Ok(None) };
+        if self.reading.is_stream() || create::wider_type(&new, &self.table, error).is_none() {
             return Ok(None);
         }
-        let widen = create::widen(self.job.connection(), new, &self.table, error);
+        self.job.reopen()?;
+        if self.job.opened.as_ref().is_some_and(|opened| opened.done.chunks() > 0) {
+            if !self.table_care(watch).remove_rows_to_start_over()? {
+                return Ok(None);
+            }
+            self.chunks_before = WrittenChunks::default();
+        }
+        let widen = create::widen(self.job.connection(), &new, &self.table, error);
         let Some(widened) = self.job.control_session.runtime.block_on(widen)? else {
             return Ok(None);
         };

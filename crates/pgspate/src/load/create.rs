@@ -316,7 +316,7 @@ pub(crate) async fn widen(
     let quoted = quote_ident(&column.name);
     let (target, to) = (&new.table, to.sql());
     // The value is first cast to text, because not every type can be cast directly. Only rows of
-    // other sessions are cast, because this load has committed no row yet.
+    // other sessions are cast, because this load has no row in the table.
     let sql =
         format!("alter table {target} alter column {quoted} type {to} using {quoted}::text::{to}");
     let failed = server_error(format!("could not widen column {quoted}"));
@@ -326,7 +326,7 @@ pub(crate) async fn widen(
 }
 
 /// Returns the column that a value did not fit, and a type that fits.
-fn wider_type<'a>(
+pub(crate) fn wider_type<'a>(
     new: &NewTable,
     table: &'a TargetTable,
     error: &Error,

@@ -21,8 +21,12 @@ impl Load {
         let kind = error.kind();
         let error = hint_date_format(self.explain_deleted_job(error), &self.plan.rows.columns);
         let mut error = self.reading.hint_title(hint_encoding(error, &self.plan.rows));
-        if let Some(new) = self.new_table.as_ref().filter(|_| self.reading.is_stream()) {
-            error = create::hint_type(error, new, &self.table);
+        if let Some(new) = &self.new_table {
+            if self.reading.is_stream() {
+                error = create::hint_type(error, new, &self.table);
+            } else if create::wider_type(new, &self.table, &error).is_some() {
+                error = create::hint_chosen_type(error, &self.table);
+            }
         }
         if let Some(to_add) = &self.to_add {
             error = to_add.hint_type(error);
