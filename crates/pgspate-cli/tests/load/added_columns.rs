@@ -5,7 +5,7 @@ use std::fs;
 use insta::assert_snapshot;
 use serde_json::Value;
 
-use crate::support::{LoadCase, finish, session, spawn, wait_until};
+use crate::support::{LoadCase, Run, finish, session, spawn, wait_until};
 
 #[test]
 fn missing_columns_are_added_with_types_that_fit() {
@@ -138,17 +138,7 @@ fn a_role_that_does_not_own_the_table_is_told_what_to_grant() {
     let role = format!("{}_adder", case.value("select current_database()"));
     case.db.run(&format!("create role {role} login; grant all on t to {role}"));
     case.put("t.csv", "id,n\n1,5\n");
-    let dsn = case.db.dsn();
-    let run = finish(spawn(&mut case.command(&[
-        "load",
-        "--to",
-        &format!("{dsn} options='-c role={role}'"),
-        "t.csv",
-        "-t",
-        "t",
-        "-q",
-        "--add-columns",
-    ])));
+    let run = load_as(&case, &role);
     let owner = case.value("select current_user");
     let said = run.refusal().replace(&role, "[ADDER]").replace(&owner, "[OWNER]");
     case.db.run(&format!("drop owned by {role}; drop role {role}"));
@@ -160,6 +150,31 @@ fn a_role_that_does_not_own_the_table_is_told_what_to_grant() {
     alter table public.t
         add column n bigint;
     ");
+}
+
+/// Adds the columns of `t.csv` to `t` as this role.
+fn load_as(case: &LoadCase, role: &str) -> Run {
+    let dsn = format!("{} options='-c role={role}'", case.db.dsn());
+    let args = ["load", "--to", &dsn, "t.csv", "-t", "t", "-q", "--add-columns"];
+    finish(spawn(&mut case.command(&args)))
+}
+
+#[test]
+fn an_owner_that_may_only_insert_rows_adds_columns() {
+    let case = LoadCase::new("create table t (id int)");
+    let database = case.value("select current_database()");
+    let role = format!("{database}_owner");
+    case.db.run(&format!(
+        "create role {role} login; grant create on database {database} to {role}; \
+         grant create on schema public to {role}; alter table t owner to {role}; \
+         revoke update, delete, truncate on t from {role}"
+    ));
+    case.put("t.csv", "id,n\n1,5\n");
+    let run = load_as(&case, &role);
+    let (columns, rows) = (case.columns(), case.rows("t"));
+    case.db.run(&format!("drop owned by {role}; drop role {role}"));
+    run.success();
+    assert_eq!((columns, rows), ("id integer, n bigint".to_owned(), vec!["(1,5)".to_owned()]));
 }
 
 #[test]

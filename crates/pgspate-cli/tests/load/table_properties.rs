@@ -79,7 +79,17 @@ pub(crate) fn dump_schema(case: &LoadCase) -> String {
     // Newer versions of pg_dump print `\restrict` with a random key.
     let is_kept =
         |line: &&str| !line.starts_with("\\restrict") && !line.starts_with("\\unrestrict");
-    text.lines().filter(is_kept).collect::<Vec<_>>().join("\n")
+    let lines = text.lines().filter(is_kept).filter_map(without_column_version);
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Returns a line of pg_dump without the option `pg_attver`, whose value differs from table to
+/// table. PostgreSQL 15.20 gives it to every column. Returns `None` if no other option is left.
+fn without_column_version(line: &str) -> Option<String> {
+    let Some((before, options)) = line.split_once(" SET (") else { return Some(line.to_owned()) };
+    let options = options.trim_end_matches(");").split(", ");
+    let kept: Vec<_> = options.filter(|option| !option.starts_with("pg_attver=")).collect();
+    (!kept.is_empty()).then(|| format!("{before} SET ({});", kept.join(", ")))
 }
 
 const VIEWS: &str = "\
@@ -99,8 +109,10 @@ select v::text from (
             from pg_constraint
   union all select jsonb_build_array(pg_describe_object(classoid, objoid, objsubid), description)
             from pg_description
-  union all select jsonb_build_array(attrelid::regclass, attname, attstattarget, attoptions,
-                                     attstorage) from pg_attribute where not attisdropped
+  union all select jsonb_build_array(
+                attrelid::regclass, attname, attstattarget, attstorage,
+                array(select o from unnest(attoptions) o where o not like 'pg_attver=%'))
+            from pg_attribute where not attisdropped
   union all select jsonb_build_array(oid::regclass, reloptions, relreplident) from pg_class
 ) s(v)
 where v::text not like '%pg_toast%' and v::text not like '%\"pg_catalog\"%'

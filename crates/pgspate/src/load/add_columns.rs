@@ -28,12 +28,13 @@ const LOCK_ATTEMPT: &str = "2s";
 const LOCK_PAUSE: Duration = Duration::from_millis(500);
 
 /// Whether the role may alter the table, the table's owner, the role, and the partitioned table of
-/// which the table is a partition.
+/// which the table is a partition. The last column is whether the role may run LOCK TABLE on it.
 const OWNER_SQL: &str = "\
 select pg_has_role(c.relowner, 'usage'), quote_ident(pg_get_userbyid(c.relowner)),
        quote_ident(current_user),
        (select i.inhparent::regclass::text from pg_inherits i
-        where i.inhrelid = c.oid and c.relispartition)
+        where i.inhrelid = c.oid and c.relispartition),
+       c.relkind in ('r', 'p') and has_table_privilege(c.oid, 'update, delete, truncate')
 from pg_class c where c.oid = $1";
 
 /// A column that was added to the table.
@@ -51,6 +52,8 @@ pub struct AddedColumn {
 pub(crate) struct ColumnsToAdd {
     table: String,
     table_oid: u32,
+    /// Whether LOCK TABLE is allowed. It does not lock foreign tables, and needs more than ALTER.
+    is_lockable: bool,
     pub(crate) columns: Vec<AddedColumn>,
     /// The columns whose types the user has chosen.
     typed_columns: Vec<String>,
@@ -94,7 +97,13 @@ impl ColumnsToAdd {
         }
         let columns = missing.into_iter().map(|(name, ty)| AddedColumn { name, ty }).collect();
         let (name, oid) = (table.sql_name.clone(), table.oid);
-        let mut to_add = ColumnsToAdd { table: name, table_oid: oid, columns, typed_columns };
+        let mut to_add = ColumnsToAdd {
+            table: name,
+            table_oid: oid,
+            is_lockable: false,
+            columns,
+            typed_columns,
+        };
         to_add.check_allowed(connection).await?;
         let described = to_add.describe(connection).await?;
         for (column, described) in to_add.columns.iter_mut().zip(&described) {
@@ -126,8 +135,8 @@ impl ColumnsToAdd {
         self.columns.iter().map(|AddedColumn { name, ty }| format!("{} {ty}", quote_ident(name)))
     }
 
-    /// Checks that the role may add columns to the table.
-    async fn check_allowed(&self, connection: &Connection) -> Result<()> {
+    /// Checks that the role may add columns to the table, and finds out whether it may lock it.
+    async fn check_allowed(&mut self, connection: &Connection) -> Result<()> {
         let failed = server_error(format!("could not look up the owner of {}", self.table));
         let row = connection.client.fetch_opt(OWNER_SQL, &[&self.table_oid]).await;
         let Some(row) = row.map_err(failed)? else { return Ok(()) };
@@ -139,6 +148,7 @@ impl ColumnsToAdd {
                 .hint(format!("Load into {parent}, or add the columns to it first.")));
         }
         if is_owner {
+            self.is_lockable = row.get(4);
             return Ok(());
         }
         let message = format!("must be owner of table {} to add columns", self.table);
@@ -234,16 +244,21 @@ impl ColumnsToAdd {
     }
 
     /// Asks for the lock once, and adds the columns. Each statement is a separate message for
-    /// Citus, which sends a message's whole text to its workers.
+    /// Citus, which sends a message's whole text to its workers. ALTER TABLE on Citus first locks
+    /// the table as a reader. It would deadlock with a session that has read the table and wants
+    /// the table for itself. LOCK TABLE lets that session go first.
     async fn try_to_add(
         &self,
         connection: &Connection,
         progress: &CopyProgress,
         message: &str,
     ) -> Result<()> {
-        let begin = format!(
+        let mut begin = format!(
             "begin isolation level read committed; set local lock_timeout = '{LOCK_ATTEMPT}'"
         );
+        if self.is_lockable {
+            begin += &format!("; lock table only {} in access exclusive mode", self.table);
+        }
         for sql in [begin.as_str(), &self.sql(), "commit"] {
             connection.execute_until_stopped(sql, &progress.stop, message).await?;
         }
