@@ -115,8 +115,9 @@ def load(
     """
     model_table = _ModelTable(model)
     if within is None:
-        rows = _checked_rows(_without_pending(rows), "load")
-        columns, tuples = model_table.columns_and_tuples(rows)
+        rows = _without_pending(rows)
+        with _without_warnings_of(rows):
+            columns, tuples = model_table.columns_and_tuples(_checked_rows(rows, "load"))
         target, table = _target_and_table(bind, model_table)
         load_options: dict[str, Any] = {"to": target, **options}
         return _calls.load(tuples, table, columns=columns or None, **load_options)
@@ -209,7 +210,8 @@ def sync(
     model_table = _ModelTable(model)
     if within is None:
         rows = _without_pending(rows)
-    columns, tuples = model_table.columns_and_tuples(_checked_rows(rows, "sync"))
+    with _without_warnings_of(rows):
+        columns, tuples = model_table.columns_and_tuples(_checked_rows(rows, "sync"))
     target, table = _target_and_table(bind, model_table)
     sync_options: dict[str, Any] = {"to": target, **options}
     if scope is not None:
