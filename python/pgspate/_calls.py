@@ -416,7 +416,8 @@ def apply(
             ``postgres://user@host/dbname?slot=NAME&publication=NAME``; or an iterable of events:
             dicts, or JSON as ``str`` or ``bytes``.
         to: As for `load`.
-        stream: Name of the stream in the ledger. Default for files: the name of the first file.
+        stream: Name of the stream in the ledger. Default for files: the full path of the first
+            file.
         format: Format of the events, by a name that ``pgspate apply --help`` lists. Default: by
             content.
         map: Source tables, each with the table to which its events are applied:

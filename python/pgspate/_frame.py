@@ -140,28 +140,31 @@ def _arrow_table(frame: Any, is_plain: list[bool]) -> Any:
     if pyarrow is None:
         return None
     columns = list(frame.columns)
+    metadata = {"ARROW:extension:name": "arrow.json"}
     nested: dict[str, Any] = {}
-    for nth, column in enumerate(columns):
-        if not is_plain[nth]:
-            texts = _json_texts(frame.iloc[:, nth], column)
+    try:
+        for nth, column in enumerate(columns):
+            values = frame.iloc[:, nth]
+            if is_plain[nth]:
+                array = _array_of_arrays(values)
+                if array is not None:
+                    nested[column] = pyarrow.field(column, array.type), array
+                continue
+            texts = _json_texts(values, column)
             if texts is None:
                 return None
-            nested[column] = pyarrow.array(texts, type=pyarrow.string())
-    plain = frame if all(is_plain) else frame.loc[:, is_plain]
-    try:
+            array = pyarrow.array(texts, type=pyarrow.string())
+            nested[column] = pyarrow.field(column, array.type, metadata=metadata), array
+        plain = frame.loc[:, [column not in nested for column in columns]] if nested else frame
         table = pyarrow.Table.from_pandas(plain, preserve_index=False)
     except (pyarrow.ArrowException, OverflowError, TypeError, ValueError):
         # For example, an integer has more than 64 bits. The engine's own error names the value.
         return None
     if not nested:
         return table
-    metadata = {"ARROW:extension:name": "arrow.json"}
     plain_columns = zip(table.schema, table.columns)
     all_columns = [
-        (pyarrow.field(column, pyarrow.string(), metadata=metadata), nested[column])
-        if column in nested
-        else next(plain_columns)
-        for column in columns
+        nested[column] if column in nested else next(plain_columns) for column in columns
     ]
     schema = pyarrow.schema([field for field, _ in all_columns])
     return pyarrow.Table.from_arrays([array for _, array in all_columns], schema=schema)
@@ -174,6 +177,22 @@ def _import_pyarrow() -> Any:
     except ImportError:
         return None
     return pyarrow
+
+
+def _array_of_arrays(values: Any) -> Any:
+    """Returns a column of lists or arrays as Arrow, or None for another column.
+
+    `Table.from_pandas` would make NULL of NaN in the lists.
+    """
+    if values.dtype != object:
+        return None
+    is_value = values.notna()
+    present = values[is_value]
+    if not len(present) or _family(type(present.iloc[0])) != "nested":
+        return None
+    import pyarrow
+
+    return pyarrow.array(values.where(is_value, None).tolist(), from_pandas=False)
 
 
 def _json_texts(values: Any, column: str) -> list[str | None] | None:

@@ -61,9 +61,10 @@ def load(
 ) -> LoadReport:
     """Loads objects or dicts into the table of a model.
 
-    If a row does not have an attribute, its column gets the default of the model. Without such a
-    default, the column is NULL if other rows have the attribute; if no row has it, the column gets
-    the default of the table.
+    If a row does not have an attribute, its column gets the default of the model. A default that is
+    an SQL expression is an error, unless it is also the table's and no row has the attribute.
+    Without a default, the column is NULL if other rows have the attribute; if no row has it, the
+    column gets the default of the table.
 
     A foreign key gets the key of the object to which its relationship leads. With ``within=``, a
     list of objects is saved with all new objects that their relationships lead to: parents first.
@@ -114,8 +115,9 @@ def load(
     """
     model_table = _ModelTable(model)
     if within is None:
-        rows = _checked_rows(_without_pending(rows), "load")
-        columns, tuples = model_table.columns_and_tuples(rows)
+        rows = _without_pending(rows)
+        with _without_warnings_of(rows):
+            columns, tuples = model_table.columns_and_tuples(_checked_rows(rows, "load"))
         target, table = _target_and_table(bind, model_table)
         load_options: dict[str, Any] = {"to": target, **options}
         return _calls.load(tuples, table, columns=columns or None, **load_options)
@@ -208,7 +210,8 @@ def sync(
     model_table = _ModelTable(model)
     if within is None:
         rows = _without_pending(rows)
-    columns, tuples = model_table.columns_and_tuples(_checked_rows(rows, "sync"))
+    with _without_warnings_of(rows):
+        columns, tuples = model_table.columns_and_tuples(_checked_rows(rows, "sync"))
     target, table = _target_and_table(bind, model_table)
     sync_options: dict[str, Any] = {"to": target, **options}
     if scope is not None:
@@ -416,7 +419,7 @@ class _ModelTable:
         written = [
             (name, column)
             for name, column in self.columns.items()
-            if column.computed is None and (name in attributes or _has_default(column))
+            if column.computed is None and (name in attributes or self._has_default(column))
         ]
         make_tuple = _tuple_maker([_written_column(*pair, self.dialect) for pair in written])
         # Generated columns are not written, even if a row has a value for them.
@@ -441,6 +444,18 @@ class _ModelTable:
             # pgspate can read a list again after a lost connection.
             return names, list(tuples(row_list))
         return names, tuples(chain(first_rows, rest))
+
+    def _has_default(self, column: sa.Column[Any]) -> bool:
+        """Returns whether the model has a default that the table does not have itself."""
+        default: Any = column.default
+        if default is None or default.is_scalar or default.is_callable:
+            return default is not None
+        stored = getattr(column.server_default, "arg", None)
+        if column.server_default is None or default.is_sequence:
+            return column.server_default is None
+        return not hasattr(stored, "compile") or str(
+            default.arg.compile(dialect=self.dialect)
+        ) != str(stored.compile(dialect=self.dialect))
 
     def _add_attributes(self, attributes: set[str], values: dict[str, Any]) -> None:
         """Adds the attributes of a row to `attributes`. Raises an error for unknown ones."""
@@ -495,12 +510,6 @@ def _column_attributes(cls: Any) -> tuple[str, ...]:
         raise UsageError(message) from None
 
 
-def _has_default(column: sa.Column[Any]) -> bool:
-    """Returns whether the model has a default for the column."""
-    default = column.default
-    return default is not None and (default.is_scalar or default.is_callable)
-
-
 class _WrittenColumn(NamedTuple):
     """A column to write.
 
@@ -524,7 +533,16 @@ def _written_column(name: str, column: sa.Column[Any], dialect: PGDialect) -> _W
         make_default = lambda: default.arg
     elif default is not None and default.is_callable:
         make_default = lambda: default.arg(None)
+    elif default is not None:
+        make_default = lambda: _refuse_default(column)
     return _WrittenColumn(name, convert, make_default)
+
+
+def _refuse_default(column: sa.Column[Any]) -> None:
+    """Raises an error for a row without a value, where the model's default is an SQL expression."""
+    message = f'a row has no value for column "{column.name}", whose default is an SQL expression'
+    hint = "Give each row a value. Or leave it to the table, by `server_default=` alone."
+    raise UsageError(message, hint=hint)
 
 
 def _tuple_maker(

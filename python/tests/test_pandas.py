@@ -11,6 +11,7 @@ import pytest
 import pgspate
 from pgspate import _frame
 
+numpy = pytest.importorskip("numpy")
 pandas = pytest.importorskip("pandas")
 
 
@@ -128,6 +129,15 @@ def test_lists_of_scalars_are_arrays(db, dsn, way):
     frame = pandas.DataFrame({"id": [1, 2], "a": [[1, 2], []], "s": [["x"], None]})
     pgspate.load(frame, "t", create=True, to=dsn)
     assert stored(db) == [(1, [1, 2], ["x"]), (2, [], None)]
+
+
+def test_nan_in_a_list_stays_nan(db, dsn, way):
+    vectors = [[1.5, float("nan"), None], numpy.array([float("nan"), 2.5])]
+    frame = pandas.DataFrame({"id": [1, 2], "v": vectors, "w": [None, vectors[0]]})
+    pgspate.load(frame, "t", create=True, to=dsn)
+    assert stored(db, "select v::text, w::text from t order by id") == [
+        ("{1.5,NaN,NULL}", None), ("{NaN,2.5}", "{1.5,NaN,NULL}")
+    ]
 
 
 def test_objects_of_one_class_are_stored_exactly(db, dsn, way):

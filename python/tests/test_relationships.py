@@ -184,6 +184,20 @@ def test_objects_without_related_objects_are_loaded_over_several_connections(ses
 
 
 @pytest.mark.filterwarnings("error::sqlalchemy.exc.SAWarning")
+@pytest.mark.parametrize("call", ["load", "sync"])
+def test_the_key_of_a_stored_object_is_read_again_without_a_warning(session, call):
+    author = Author(name="Ada")
+    session.add(author)
+    # The commit expires the author, so that its key is read from the database.
+    session.commit()
+    books = [Book(id=uuid.UUID(int=1), title="A", author=author)]
+    if call == "load":
+        assert pgspate.sqlalchemy.load(session, Book, books).rows_written == 1
+    else:
+        assert pgspate.sqlalchemy.sync(session, Book, books, scope="all").inserted == 1
+
+
+@pytest.mark.filterwarnings("error::sqlalchemy.exc.SAWarning")
 def test_children_of_a_stored_object_are_saved_once_and_without_a_warning(session):
     author = Author(name="Ada")
     session.add(author)

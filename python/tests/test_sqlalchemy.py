@@ -118,6 +118,41 @@ def test_names_types_and_defaults_are_those_of_the_model(engine, within):
     assert second.note is None and third.status is None
 
 
+@pytest.mark.parametrize("call", ["load", "within", "sync"])
+def test_a_default_that_is_an_sql_expression_is_never_null_instead(engine, call):
+    class Base(orm.DeclarativeBase):
+        pass
+
+    class Visit(Base):
+        __tablename__ = "visits"
+        id = orm.mapped_column(sa.Integer, primary_key=True)
+        made = orm.mapped_column(sa.Date, default=sa.func.current_date())
+        seen = orm.mapped_column(
+            sa.Date, default=sa.func.current_date(), server_default=sa.func.current_date()
+        )
+
+    Base.metadata.create_all(engine)
+
+    def write(rows):
+        with orm.Session(engine) as session:
+            if call == "sync":
+                pgspate.sqlalchemy.sync(session, Visit, rows, no_delete=True)
+            else:
+                within = {"within": session} if call == "within" else {}
+                pgspate.sqlalchemy.load(session, Visit, rows, **within)
+            session.commit()
+
+    with pytest.raises(pgspate.UsageError, match='"made", whose default is an SQL expression'):
+        write([Visit(id=1)])
+    with pytest.raises(pgspate.UsageError, match='"seen", whose default is an SQL expression'):
+        write([{"id": 1, "made": MADE.date(), "seen": None}, {"id": 2, "made": MADE.date()}])
+    write([Visit(id=1, made=MADE.date()), Visit(id=2, made=None)])
+    with orm.Session(engine) as session:
+        first, second = session.scalars(sa.select(Visit).order_by(Visit.id)).all()
+    assert (first.made, second.made) == (MADE.date(), None)
+    assert None not in (first.seen, second.seen)
+
+
 def test_dicts_and_tables_are_taken_too(engine):
     rows = [{"id": n, "note": str(n)} for n in range(5)]
     pgspate.sqlalchemy.load(engine, Order, iter(rows))

@@ -1,6 +1,8 @@
 //! The command `pgspate apply`: applies a stream of changes to tables.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -46,10 +48,10 @@ pub(crate) fn run(args: ApplyArgs, style: TerminalStyle) -> Result<CommandAnswer
     let apply = apply::prepare(options, target.dsn, runtime.handle())?;
     if !quiet && apply.events_before() > 0 {
         let events = plural(apply.events_before(), "event");
-        write_stderr_line(format!("already applied: {events} of stream {}", apply.stream()));
+        write_stderr_line(format!("already applied: {events} of stream {}", shown(apply.stream())));
     }
     running.store(true, Relaxed);
-    let line = ProgressLine::start_stream(apply.stream(), &watch, quiet);
+    let line = ProgressLine::start_stream(&shown(apply.stream()), &watch, quiet);
     let result = apply.run(&watch, runtime.handle());
     drop(line);
     let report = result?;
@@ -64,11 +66,18 @@ pub(crate) fn run(args: ApplyArgs, style: TerminalStyle) -> Result<CommandAnswer
     Ok(if all { CommandAnswer::Yes } else { CommandAnswer::No })
 }
 
+/// Shortens the name of a stream that is the path of a file below the current folder.
+fn shown(stream: &str) -> String {
+    let here = std::env::current_dir().and_then(|folder| folder.canonicalize());
+    let below = here.ok().and_then(|here| Path::new(stream).strip_prefix(here).ok());
+    below.map_or(Cow::Borrowed(stream), Path::to_string_lossy).into_owned()
+}
+
 /// Formats the plan in a few lines.
 fn render_plan(plan: &ApplyPlan, style: TerminalStyle) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail.
-    let _ = writeln!(text, "stream {}", style.strong(&plan.stream));
+    let _ = writeln!(text, "stream {}", style.strong(&shown(&plan.stream)));
     for source in &plan.sources {
         let _ = writeln!(text, "  reads   {source}");
     }
@@ -104,7 +113,7 @@ fn render(report: &ApplyReport, style: TerminalStyle) -> String {
     let _ = writeln!(
         text,
         "{}: {}, {} in {}, {}/s",
-        style.strong(&report.stream),
+        style.strong(&shown(&report.stream)),
         plural(counts.events, "event"),
         bytes(counts.bytes),
         seconds(report.seconds),

@@ -103,9 +103,44 @@ fn a_longer_input_is_applied_from_where_the_last_run_ended() {
     ");
     let status = finish(spawn(case.command(&["status"]).args(["--to", &case.db.dsn()])));
     assert_snapshot!(redact(&status.stdout), @"
-    stream grows  40 events applied, up to b.ndjson, line 15
+    stream grows  40 events applied, up to [DIR]/b.ndjson, line 15
       last advanced at [WHEN]
     ");
+}
+
+/// A file is the same stream however it is spelled. Without its first file, a stream is not taken
+/// for another one.
+#[test]
+fn no_spelling_and_no_missing_file_applies_events_again() {
+    let case = LoadCase::new("create table log (v int)");
+    let event = |v| format!("{{\"op\":\"insert\",\"table\":\"log\",\"row\":{{\"v\":{v}}}}}\n");
+    for v in 1..4 {
+        case.put(&format!("land/{v}.ndjson"), event(v));
+    }
+    let path = case.path("land/1.ndjson");
+    for source in ["land/1.ndjson", "./land/../land/1.ndjson", path.to_str().unwrap()] {
+        let run = apply(&case, &format!("{source} --quiet"));
+        assert_eq!(run.status, Some(0), "{}", run.stderr);
+    }
+    assert_eq!(apply(&case, "land/ --quiet").status, Some(0));
+    assert_eq!(case.value("select string_agg(v::text, '' order by v) from log"), "123");
+    std::fs::remove_file(&path).unwrap();
+    assert_snapshot!(apply(&case, "land/ --quiet").refusal(), @r#"
+    error: "[DIR]/land/3.ndjson" was applied as part of stream "[DIR]/land/1.ndjson"
+
+    hint: Name all files of the stream in their order, with those that are applied already,
+          … or only files that it has not read yet. `--stream NAME` begins a stream of its
+          … own, which applies the files from their beginning. Events of stream
+          … "[DIR]/land/1.ndjson" would be applied again then.
+    "#);
+    assert_eq!(apply(&case, "land/ --plan").status, Some(2));
+    // Files that are new alone are a stream of their own. So is a stream with another name.
+    std::fs::remove_file(case.path("land/2.ndjson")).unwrap();
+    std::fs::rename(case.path("land/3.ndjson"), case.path("done")).unwrap();
+    case.put("land/4.ndjson", event(4));
+    assert_eq!(apply(&case, "land/ --quiet").status, Some(0));
+    assert_eq!(apply(&case, "land/4.ndjson --stream again --quiet").status, Some(0));
+    assert_eq!(case.value("select string_agg(v::text, '' order by v) from log"), "12344");
 }
 
 /// In wal2json, every transaction ends with the same record. That record does not identify a

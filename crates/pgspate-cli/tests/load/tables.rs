@@ -394,7 +394,8 @@ fn a_failed_load_drops_the_table_that_it_created() {
       caused by: invalid byte sequence for encoding "UTF8": 0xe9 0x0a (SQLSTATE 22021)
       at: t.csv, line 3, byte 8
 
-    hint: Name the encoding of the input with `--encoding`, for example `--encoding LATIN1`.
+    hint: Name the encoding of the input with `--encoding`, for example `--encoding
+          … WIN1252`.
     "#);
 }
 

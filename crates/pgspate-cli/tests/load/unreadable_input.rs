@@ -161,7 +161,8 @@ fn bytes_that_are_not_utf8_are_refused() {
       caused by: invalid byte sequence for encoding "UTF8": 0xe9 0x09 0x32 (SQLSTATE 22021)
       at: t.csv, line 3, byte 18
 
-    hint: Name the encoding of the input with `--encoding`, for example `--encoding LATIN1`.
+    hint: Name the encoding of the input with `--encoding`, for example `--encoding
+          … WIN1252`.
     "#);
 }
 

@@ -257,6 +257,14 @@ impl Input {
         }
     }
 
+    /// Returns the name that is the same however a file is spelled: the path without symbolic
+    /// links. Returns the name of any other input.
+    pub fn full_name(&self) -> String {
+        let Some(path) = self.local_path() else { return self.name().to_owned() };
+        let absolute = || std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        path.canonicalize().unwrap_or_else(|_| absolute()).to_string_lossy().into_owned()
+    }
+
     /// Detects the compression from the first bytes. Blocks.
     ///
     /// # Errors

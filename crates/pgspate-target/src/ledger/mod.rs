@@ -76,8 +76,9 @@ pub use schema::{ensure_ledger, ledger_exists, read_url_key};
 pub use source_file::SourceFingerprint;
 pub use status::{JobStatus, forget_job, list_jobs};
 pub use stream::{
-    AppliedStream, DeadLetter, StreamPosition, StreamStatus, TRANSACTION_SETTING, forget_stream,
-    hold_stream, list_streams, open_stream, read_stream_position,
+    AppliedStream, DeadLetter, StreamPosition, StreamStatus, TRANSACTION_SETTING,
+    find_stream_of_files, forget_stream, hold_stream, list_streams, open_stream,
+    read_stream_position,
 };
 pub use unlogged::{
     bind_stream, check_stream_not_emptied, is_emptied_by_crash, missing_chunks_error,

@@ -107,11 +107,11 @@ impl SourceFingerprint {
 fn names(input: &Input) -> (String, String) {
     let Some(path) = input.local_path() else { return (input.name().to_owned(), String::new()) };
     let spelled = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let name = path.canonicalize().unwrap_or_else(|_| spelled.clone());
-    let text = |path: &std::path::Path| path.to_string_lossy().into_owned();
+    let spelled = spelled.to_string_lossy().into_owned();
+    let name = input.full_name();
     match name == spelled {
-        true => (text(&name), String::new()),
-        false => (text(&name), text(&spelled)),
+        true => (name, String::new()),
+        false => (name, spelled),
     }
 }
 

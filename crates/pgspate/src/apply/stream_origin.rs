@@ -7,6 +7,8 @@ use crate::source::{self, Input};
 use crate::{Error, ErrorKind, Result};
 use pgspate_replication::slot::Slot;
 use pgspate_replication::{SourceNames, kafka};
+use pgspate_target::connect::Dsn;
+use pgspate_target::ledger::{self, StreamPosition};
 
 /// The resolved sources of a stream.
 pub(super) enum StreamOrigin {
@@ -75,16 +77,52 @@ pub(super) fn stream_name(options: &ApplyOptions, origin: &StreamOrigin) -> Resu
                      another source could have the same name. Give one with `--stream NAME`.",
                 ));
             }
-            first => first.map_or("-", Input::name).to_owned(),
+            // Runs from any folder, with any spelling of the path, are runs of the same stream.
+            first => first.map_or_else(|| "-".to_owned(), Input::full_name),
         },
     })
 }
 
+/// Refuses files of another stream. If the first file of a stream is missing, the next one would
+/// begin a stream of its own, and the events of all files would be applied again.
+///
+/// # Errors
+/// [`ErrorKind::Ledger`] if the ledger does not know the stream, and another stream was last read
+/// from one of the files. Streams that the user has named are not checked.
+pub(super) async fn check_files_are_new(
+    options: &ApplyOptions,
+    origin: &StreamOrigin,
+    stream: &str,
+    mark: &StreamPosition,
+    dsn: &Dsn,
+) -> Result<()> {
+    let StreamOrigin::Inputs(inputs) = origin else { return Ok(()) };
+    if options.stream.is_some() || *mark != StreamPosition::default() {
+        return Ok(());
+    }
+    let files: Vec<String> =
+        inputs.iter().filter(|it| it.has_file_name()).map(Input::full_name).collect();
+    let connection = dsn.connect("pgspate apply").await?;
+    let found = ledger::find_stream_of_files(&connection.client, stream, &files).await;
+    connection.close().await;
+    let Some((other, file)) = found? else { return Ok(()) };
+    let message = format!("\"{file}\" was applied as part of stream \"{other}\"");
+    Err(Error::new(ErrorKind::Ledger, message).hint(format!(
+        "Name all files of the stream in their order, with those that are applied already, or \
+         only files that it has not read yet. `--stream NAME` begins a stream of its own, which \
+         applies the files from their beginning. Events of stream \"{other}\" would be applied \
+         again then."
+    )))
+}
+
 /// Returns the names of files or of the slot for messages. Partitions are named when they are read.
 pub(super) fn source_names(origin: &StreamOrigin) -> SourceNames {
-    SourceNames::new(match origin {
-        StreamOrigin::Inputs(inputs) => inputs.iter().map(|it| it.name().to_owned()).collect(),
-        StreamOrigin::Slot(slot) => vec![slot.title()],
-        StreamOrigin::KafkaTopics(_) => Vec::new(),
-    })
+    match origin {
+        StreamOrigin::Inputs(inputs) => SourceNames::of_files(
+            inputs.iter().map(|it| it.name().to_owned()).collect(),
+            inputs.iter().map(Input::full_name).collect(),
+        ),
+        StreamOrigin::Slot(slot) => SourceNames::new(vec![slot.title()]),
+        StreamOrigin::KafkaTopics(_) => SourceNames::new(Vec::new()),
+    }
 }

@@ -128,6 +128,14 @@ fn sniff_sample(
         RowForm::Keyed(format) => {
             let columns = (format.columns)(sample, &options.rows.date_formats);
             let mut keys: Vec<_> = columns.iter().map(|column| column.name.clone()).collect();
+            if keys.is_empty() && is_broken_object(sample) {
+                let message = "could not read the first record: it is not valid JSON, or too long";
+                let hint = "JSON has no NaN and no Infinity: write null. Keys and strings need \
+                            double quotes. The first record may have up to 1 MiB.";
+                return Err(
+                    with_input_name(Error::new(ErrorKind::Format, message), input).hint(hint)
+                );
+            }
             if !sample.contains(&b'{') && keys.is_empty() {
                 keys.push(any_column(expected_names).map_err(|it| with_input_name(it, input))?);
             }
@@ -167,6 +175,12 @@ fn sniff_sample(
         },
         header_guess,
     })
+}
+
+/// Returns whether the first object of a sample has something in it, so that it should have keys.
+fn is_broken_object(sample: &[u8]) -> bool {
+    let Some(at) = sample.iter().position(|byte| *byte == b'{') else { return false };
+    !sample[at + 1..].trim_ascii_start().starts_with(b"}")
 }
 
 /// Returns a column for an input without records, which is written as no rows, and for records that
