@@ -50,7 +50,8 @@ create table account (id bigint, number text, holder text, email text, opened ti
 create table transaction (id bigint, account bigint, booked timestamptz, amount numeric(14, 2),
   currency text, kind text, counterparty text, reference text, memo text);
 insert into account select n, 'XX' || lpad(n::text, 20, '0'), 'Ada Jensen',
-  left(md5(n::text), 16) || '@example.org', timestamptz '2025-01-01' + random() * interval '2 years',
+  left(md5(n::text), 16) || '@example.org',
+  timestamptz '2025-01-01' + random() * interval '2 years',
   'open', 'EUR', n % 1000000, left(repeat(md5(n::text), 26), 830) from generate_series(1, {rows}) n;
 insert into transaction select n, 1 + n * 7919 % {rows},
   timestamptz '2025-01-01' + random() * interval '2 years', n % 10000, 'EUR', 'card',
@@ -83,7 +84,7 @@ values (:id, :number, :holder, :email, to_timestamp(:seconds), 'open', 'EUR', :c
 \set low random(1, 1000000000000)
 insert into transaction (id, account, booked, amount, currency, kind, counterparty, reference, memo)
 values (:id, :account, to_timestamp(:seconds), :cents / 100.0, 'EUR', 'card', :holder,
-  to_hex(:high) || to_hex(:low), :text)
+  to_hex(:high::bigint) || to_hex(:low::bigint), :text)
 """,
 }
 
@@ -136,7 +137,8 @@ class WriterBench:
         found = int(self.server.sql(f"select count(*) from {table}", TRIAL)[0][0])
         if found != expected:
             raise SystemExit(f"error: {contender}: found {found} records, expected {expected}")
-        return {"kind": "trial", "contender": contender, "callers": callers, "table": table} | result
+        levels = {"contender": contender, "callers": callers, "table": table}
+        return {"kind": "trial"} | levels | result
 
     def server_version(self) -> int:
         """Returns the server's major version."""

@@ -1,8 +1,8 @@
 """Writes single records by many callers with a driver or pgspate's writer.
 
 `python bench/peers/writer.py CONTENDER CALLERS TABLE ROWS DSN SERVER POSTMASTER SECONDS` prints the
-result as JSON. Each caller waits until its record is durable, and sends the next one then. Records of the
-first quarter of the time are written, too, but not measured.
+result as JSON. Each caller waits until its record is durable, and sends the next one then. Records
+of the first quarter of the time are written, too, but not measured.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ COLUMNS = {
 IDS_OF_CALLER = 1_000_000_000
 """Each caller has keys of its own, from its number times this on."""
 BATCH_INTERVAL_S = 0.005
-WORDS = "rent wages invoice refund deposit transfer monthly order goods fee".split()
+WORDS = ("rent", "wages", "invoice", "refund", "deposit", "transfer", "order", "goods", "fee")
 BEGIN = datetime(2025, 1, 1, tzinfo=UTC)
 
 Insert = Callable[[int, tuple], Awaitable[object]]
