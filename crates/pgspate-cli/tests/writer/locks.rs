@@ -82,7 +82,7 @@ fn others_pass_if_a_single_session_may_wait() {
     check_others_pass(2, OnConflict::Refuse);
 }
 
-/// These records are sent by statements of their own, all at once.
+/// Records that may be ignored are sent by statements of their own, all at once.
 #[test]
 fn others_pass_in_a_pipeline() {
     check_others_pass(8, OnConflict::Ignore(Vec::new()));

@@ -40,6 +40,9 @@ const FLUSH: &str = "flush";
 const CALLER_COUNTS: [&str; 5] = ["1", "16", "64", "256", "1000"];
 /// The most callers with a session each: a server accepts 100 sessions by default.
 const SESSIONS_MAX: usize = 64;
+/// The most callers with requests of 100 records. `pgspate serve` refuses requests that its queue
+/// has no room for.
+const HUNDREDS_MAX: usize = 64;
 
 /// The times by which the lab makes a round trip longer. The first is the baseline.
 const ROUND_TRIPS: [(&str, u64); 3] =
@@ -111,6 +114,7 @@ impl Experiment for CallersExperiment {
         let method = CallerMethod::named(trial.level(SENDING));
         let is_possible = match method {
             CallerMethod::Sessions => callers(trial) <= SESSIONS_MAX,
+            CallerMethod::ServeHundred => callers(trial) <= HUNDREDS_MAX,
             _ => true,
         };
         // The way to the server and its disk are varied for one table, one at a time.
