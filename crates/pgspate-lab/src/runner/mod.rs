@@ -62,7 +62,8 @@ pub struct LabOptions {
     pub installation: Option<Installation>,
     /// Whether to delete earlier results of these experiments.
     pub fresh: bool,
-    /// The program `pgspate`, for contenders that are a process. Without it, their trials are skipped.
+    /// The program `pgspate`, for contenders that are a process. Without it, their trials are
+    /// skipped.
     pub program: Option<PathBuf>,
     /// Pairs (factor, level) that restrict the trials: each named factor must have a named level.
     pub only: Vec<(String, String)>,

@@ -1,8 +1,8 @@
 //! Sessions for units that wait for locks of other sessions, so that no lane waits with them.
 //!
-//! Most of these sessions wait for one unit each, as long as the writer's options say. Further units
-//! are parked. The last session tries the parked units in turn, and waits for none of them. So a
-//! unit whose lock is free is written although others wait for a lock that is held for long.
+//! Most of these sessions wait for one unit each, as long as the writer's options say. Further
+//! units are parked. The last session tries the parked units in turn, and waits for none of them.
+//! So a unit whose lock is free is written although others wait for a lock that is held for long.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

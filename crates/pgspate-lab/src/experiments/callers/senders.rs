@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use tokio_postgres::Statement;
 
 use super::super::sending::{execute, failed, pipelined, placeholders};
-use super::served::ServedTable;
+use super::served::ServedCallers;
 use crate::TrialContext;
 use crate::context::SCHEMA;
 use crate::data::accounts::BankTable;
@@ -78,7 +78,7 @@ pub(super) enum RecordSender {
     /// pgspate's writer.
     Writer { writer: Writer, shape: Arc<InsertShape> },
     /// `pgspate serve`, to which each caller has a connection.
-    Served(ServedTable),
+    Served(ServedCallers),
 }
 
 /// How records were put together.
@@ -142,7 +142,7 @@ impl RecordSender {
                 Ok(RecordSender::Writer { writer, shape })
             }
             CallerMethod::Serve | CallerMethod::ServeHundred => {
-                let served = ServedTable::start(callers, table, proxy_port, context).await?;
+                let served = ServedCallers::start(callers, table, proxy_port, context).await?;
                 Ok(RecordSender::Served(served))
             }
         }

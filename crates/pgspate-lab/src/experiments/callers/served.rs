@@ -27,22 +27,22 @@ use crate::probe::cpu_seconds_of;
 const RUN_UNTIL_CLOSED: &str = "\"$@\" & served=$!; echo \"$served\" >&2; read -r _; \
                                 kill -TERM \"$served\"; wait \"$served\"";
 
-/// A table that `pgspate serve` serves, and a connection for each caller.
-pub(super) struct ServedTable {
+/// A process that serves a table, and a connection for each caller.
+pub(super) struct ServedCallers {
     process: ServedProcess,
     table: BankTable,
     uri: String,
     connections: Vec<Mutex<SendRequest<Full<Bytes>>>>,
 }
 
-impl ServedTable {
+impl ServedCallers {
     /// Starts `pgspate serve`, and connects `callers` callers. `proxy_port` leads to the server.
     pub(super) async fn start(
         callers: usize,
         table: BankTable,
         proxy_port: Option<u16>,
         context: &TrialContext,
-    ) -> Result<ServedTable> {
+    ) -> Result<ServedCallers> {
         let (Some(program), Some(dsn)) = (context.program(), context.passfile_dsn()) else {
             return Err(failed("could not start pgspate serve", "the program is not known"));
         };
@@ -56,7 +56,7 @@ impl ServedTable {
             connections.push(Mutex::new(connect(&process.authority).await?));
         }
         let uri = format!("/tables/{name}/rows");
-        Ok(ServedTable { process, table, uri, connections })
+        Ok(ServedCallers { process, table, uri, connections })
     }
 
     /// Sends records of a caller. Returns when they are durable.
