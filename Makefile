@@ -38,6 +38,7 @@ help:
 	@echo 'make test-debezium  apply real Debezium and wal2json; needs Java, Maven and MariaDB'
 	@echo 'make test-fleet  write from Spark and Ray; needs Java 17 and Maven, and 0.7 GB of packages'
 	@echo 'make bench      compare with other loaders and write docs/bench/'
+	@echo 'make bench-writer  compare ways to write single records; PgBouncer is measured if installed'
 	@echo 'make fuzz       fuzz each target for FUZZ_SECONDS; nightly and cargo-fuzz add coverage'
 	@echo 'make audit      check advisories, licences and sources of all dependencies'
 	@echo 'make notices    regenerate THIRD-PARTY-NOTICES.txt'
@@ -156,7 +157,8 @@ notices:
 
 # Writes the newest versions that the .in files allow, with their hashes.
 requirements: $(AUDIT)/made
-	@for file in audit/requirements python/tests/requirements python/tests/requirements-bare \
+	@for file in audit/requirements bench/requirements-writer python/tests/requirements \
+		python/tests/requirements-bare \
 		python/tests/requirements-airflow python/tests/requirements-fleet \
 		python/tests/requirements-guide \
 		python/tests/requirements-lint site/requirements \
@@ -248,6 +250,18 @@ bench-fleet: $(VENV)/made $(FLEET)/made $(JDBC)
 	PYTHONPATH=$(CURDIR)/python $(FLEET)/bin/python bench/fleet.py $(LINEITEM) --jar $(JDBC) \
 		--out $(BENCH_FLEET)/trials.ndjson
 
+# Measures many callers with single records, with the package as a release build.
+BENCH_WRITER = target/python-bench-writer
+bench-writer: $(VENV)/made $(BENCH_WRITER)/made
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/maturin develop -q --release -m python/Cargo.toml
+	PYTHONPATH=$(CURDIR)/python $(BENCH_WRITER)/bin/python bench/writer.py \
+		--out $(BENCH_WRITER)/trials.jsonl
+
+$(BENCH_WRITER)/made: bench/requirements-writer.txt
+	$(PYTHON) -m venv $(BENCH_WRITER)
+	$(BENCH_WRITER)/bin/python $(PIP_INSTALL) bench/requirements-writer.txt
+	@touch $@
+
 # Without nightly Rust and cargo-fuzz, the targets run on random mutations, without coverage.
 fuzz:
 	@if $(CARGO) +nightly fuzz --version > /dev/null 2>&1; then \
@@ -283,4 +297,4 @@ reference-python: $(VENV)/made
 
 .PHONY: help demo test test-rust test-python test-fleet wheel check lint lint-prose audit notices requirements dist docs \
 	lint-python lint-release test-kafka test-other release-wheel release-binary test-release \
-	test-debezium bench bench-fleet fuzz reference reference-python
+	test-debezium bench bench-fleet bench-writer fuzz reference reference-python

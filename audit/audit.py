@@ -17,6 +17,7 @@ REQUIREMENTS = [
     *sorted((ROOT / "python" / "tests").glob("requirements*.txt")),
     *sorted((ROOT / "release").glob("requirements*.txt")),
     ROOT / "audit" / "requirements.txt",
+    ROOT / "bench" / "requirements-writer.txt",
     ROOT / "site" / "requirements.txt",
 ]
 

@@ -218,6 +218,7 @@ fn measure(args: &RunArgs, quiet: bool, style: TerminalStyle) -> Result<CommandA
         to,
         installation: None,
         fresh: args.fresh,
+        program: std::env::current_exe().ok(),
         only: args.only.clone(),
     };
     let runtime = runtime()?;

@@ -35,6 +35,7 @@ pub(crate) struct SharedByTrials {
     pub(crate) scale: f64,
     pub(crate) seed: u64,
     pub(crate) scratch: PathBuf,
+    pub(crate) program: Option<PathBuf>,
     pub(crate) runtime: Handle,
     pub(crate) stop: RunStop,
     /// The settings that `pgspate tune` proposes.
@@ -60,6 +61,8 @@ pub struct TrialContext {
 struct OwnServerFolders {
     folder: PathBuf,
     data: PathBuf,
+    /// A connection string with the path of a password file, for programs of the lab.
+    passfile_dsn: String,
 }
 
 impl TrialContext {
@@ -79,8 +82,11 @@ impl TrialContext {
         shared: &Arc<SharedByTrials>,
         server: &ThrowawayServer,
     ) -> Result<TrialContext> {
-        let own =
-            OwnServerFolders { folder: server.folder().to_owned(), data: server.data_folder() };
+        let own = OwnServerFolders {
+            folder: server.folder().to_owned(),
+            data: server.data_folder(),
+            passfile_dsn: server.passfile_dsn(),
+        };
         Ok(TrialContext {
             shared: Arc::clone(shared),
             dsn: crate::lab_server::dsn(server)?,
@@ -128,6 +134,16 @@ impl TrialContext {
     /// Returns the folder for the experiment's files, which is removed after the last trial.
     pub fn scratch(&self) -> &Path {
         &self.shared.scratch
+    }
+
+    /// Returns the program `pgspate`, if it is known.
+    pub(crate) fn program(&self) -> Option<&Path> {
+        self.shared.program.as_deref()
+    }
+
+    /// Returns a connection string of the lab's server for other programs. It has no password.
+    pub(crate) fn passfile_dsn(&self) -> Option<&str> {
+        self.own.as_ref().map(|own| own.passfile_dsn.as_str())
     }
 
     /// Returns the data of `--data`.

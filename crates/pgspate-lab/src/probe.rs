@@ -145,6 +145,11 @@ fn is_postgres(pid: i32) -> bool {
     matches!(name.trim(), "postgres" | "postmaster")
 }
 
+/// Returns the CPU time that a process has used, in seconds.
+pub(crate) fn cpu_seconds_of(pid: u32) -> Option<f64> {
+    stat(&pid.to_string()).map(|stat| stat.own / TICKS_PER_SECOND)
+}
+
 /// Returns the parent of a process.
 pub(crate) fn parent_of(pid: i32) -> Option<i32> {
     stat(&pid.to_string()).map(|stat| stat.parent)
@@ -244,5 +249,6 @@ mod tests {
         assert!(outcome.numbers.iter().all(|number| number.value >= 0.0));
         assert!(!outcome.numbers.iter().any(|number| number.name == "server CPU"));
         assert!(parent_of(std::process::id() as i32).is_none_or(|parent| parent >= 0));
+        assert!(cpu_seconds_of(std::process::id()).is_none_or(|seconds| seconds >= 0.0));
     }
 }

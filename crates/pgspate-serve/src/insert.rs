@@ -308,9 +308,9 @@ impl InsertCall {
                 // All records are of this run, and none was written.
                 Err(fault) if items.is_none() => return Err(fault),
                 Err(fault) => {
-                    let refused = items.map_or(0, |items| items.len());
-                    let refuse = || Err(Box::new(fault.clone()));
-                    outcomes.extend(std::iter::repeat_with(refuse).take(refused));
+                    let own = |nth| found.fault_of(nth).unwrap_or(&fault);
+                    let refuse = |nth| Err(Box::new(own(nth).clone()));
+                    outcomes.extend(items.into_iter().flatten().map(refuse));
                 }
             }
         }

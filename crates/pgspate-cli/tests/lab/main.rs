@@ -4,6 +4,7 @@ mod data;
 #[allow(dead_code, reason = "other tests use the rest of this module")]
 #[path = "../support/run.rs"]
 mod run;
+mod served;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,6 +17,11 @@ use serde_json::Value;
 
 /// Starts `pgspate lab`. `args` are split at spaces.
 fn start(folder: &Path, args: &str) -> Child {
+    start_with(folder, &args.split_whitespace().collect::<Vec<_>>())
+}
+
+/// Starts `pgspate lab` with arguments that may have spaces.
+fn start_with(folder: &Path, args: &[&str]) -> Child {
     let mut command = command(folder, &["lab"]);
     // The lab's servers must have the PostgreSQL version that the tests use.
     for name in ["PGSPATE_PG_BIN", "TMPDIR"] {
@@ -23,7 +29,7 @@ fn start(folder: &Path, args: &str) -> Child {
             command.env(name, value);
         }
     }
-    spawn(command.args(args.split_whitespace()))
+    spawn(command.args(args))
 }
 
 /// Runs `pgspate lab` to its end.

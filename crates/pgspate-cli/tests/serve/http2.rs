@@ -76,6 +76,34 @@ fn a_body_that_is_cut_off_without_an_error_is_refused() {
     assert_eq!(scene.value("select count(*) from note"), "0");
 }
 
+/// A refusal ends its own request, and no other one of the connection.
+#[test]
+fn a_refused_request_leaves_the_connection_alone() {
+    let scene = ServeScene::new(&["--max-body", "100kB"]);
+    Runtime::new().unwrap().block_on(async {
+        let stream = TcpStream::connect(scene.process.authority()).await.unwrap();
+        let shaken = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
+        let (mut client, connection) = shaken.unwrap();
+        tokio::spawn(connection);
+        let large = format!(r#"{{"text":"{}"}}"#, "a".repeat(200_000));
+        let cases = [
+            ("/tables/note/rows", large, 413),
+            ("/tables/nothing/rows", r#"{"text":"a"}"#.to_owned(), 404),
+            ("/tables/note/rows", r#"{"text":"a"}"#.to_owned(), 201),
+        ];
+        for (path, body, status) in cases {
+            let request = hyper::Request::post(format!("{}{path}", scene.process.address))
+                .header("content-type", "application/json")
+                .body(Full::new(Bytes::from(body)))
+                .unwrap();
+            client.ready().await.unwrap();
+            let answer = client.send_request(request).await.unwrap();
+            assert_eq!(answer.status(), status, "{path}");
+        }
+    });
+    assert_eq!(scene.value("select count(*) from note"), "1");
+}
+
 fn queued_bytes(scene: &ServeScene) -> u64 {
     scene.process.get("/stats").json()["queued_bytes"].as_u64().unwrap()
 }

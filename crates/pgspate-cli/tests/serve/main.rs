@@ -12,6 +12,7 @@ mod formats;
 mod http2;
 mod keys;
 mod life_cycle;
+mod limits;
 mod pages;
 mod preferences;
 mod refusals;

@@ -6,6 +6,7 @@ mod conflicts;
 mod differential;
 mod faults;
 mod keys;
+mod locks;
 mod outcomes;
 #[allow(dead_code, reason = "other tests use the rest of this module")]
 #[path = "../faults/plan.rs"]

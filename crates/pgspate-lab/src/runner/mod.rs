@@ -62,6 +62,9 @@ pub struct LabOptions {
     pub installation: Option<Installation>,
     /// Whether to delete earlier results of these experiments.
     pub fresh: bool,
+    /// The program `pgspate`, for contenders that are a process. Without it, their trials are
+    /// skipped.
+    pub program: Option<PathBuf>,
     /// Pairs (factor, level) that restrict the trials: each named factor must have a named level.
     pub only: Vec<(String, String)>,
 }
@@ -314,6 +317,7 @@ impl ExperimentRun<'_> {
             scale: self.plan.conditions.scale,
             seed: self.options.seed,
             scratch: scratch.0.clone(),
+            program: self.options.program.clone(),
             runtime: self.runtime.clone(),
             stop: self.stop.clone(),
             tuned: Mutex::default(),

@@ -43,6 +43,7 @@ fn run_trials(
         },
         installation: Some(testing::installation(&silent).unwrap()),
         fresh: false,
+        program: None,
     };
     let runtime = Runtime::new().unwrap();
     let ended = pgspate_lab::run(&options, runtime.handle(), &RunStop::default(), &|_| {});
@@ -251,8 +252,12 @@ fn callers_are_answered_when_their_records_are_in_the_table() {
         ("flush", "flush as it is"),
     ];
     let (folder, lines) = run_trials("callers", 0.00001, &TrialServer::LabServer, &only);
+    let (lines, skipped): (Vec<_>, Vec<_>) =
+        lines.into_iter().partition(|line| line.skipped.is_none());
     // A session for each caller, a batcher and the writer, each with 1 and 16 callers.
     assert_eq!(lines.len(), 6);
+    // Without the program, nothing can be sent to it. The tests of the command have it.
+    assert_eq!(skipped.len(), 4);
     for line in &lines {
         let rate = line.value("records a second").unwrap();
         let calls = line.value("calls").unwrap();

@@ -142,6 +142,7 @@ pub(crate) fn options(folder: &Path) -> LabOptions {
         to: None,
         installation: Some(testing::installation(&silent).unwrap()),
         fresh: false,
+        program: None,
         only: Vec::new(),
     }
 }

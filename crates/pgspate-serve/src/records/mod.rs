@@ -163,6 +163,12 @@ impl FoundRecords {
         &self.room
     }
 
+    /// Returns why a record of JSON is invalid, if it is.
+    pub(crate) fn fault_of(&self, nth: usize) -> Option<&RequestFault> {
+        let FoundContent::Json(items) = &self.content else { return None };
+        items.items.get(nth)?.as_ref().err().map(|fault| &**fault)
+    }
+
     /// Returns the runs of records with the same columns. `columns` maps the number of a record's
     /// columns to the number of the columns that are written.
     pub(crate) fn runs(&self, columns: &[usize]) -> Vec<RecordRun> {

@@ -1,6 +1,7 @@
 //! The state that the callers and the lanes of a writer share.
 
 use std::collections::HashMap;
+use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ use super::rows::EncodedRows;
 use super::session::{connect_error, copy_error};
 use super::shape::{InsertRequest, InsertShape, ShapeFacts};
 use super::unit::{InsertOutcome, WriteUnit};
-use super::waiting::WaitingSessions;
+use super::waiting::{LockedCall, WaitingSessions};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::{Connection, Dsn};
 use pgspate_target::ledger::{ensure_ledger, prune_requests};
@@ -110,12 +111,13 @@ impl WriterCore {
         let dsn = dsn.with_stall_timeout(options.limits.stall_timeout);
         let connection = dsn.connect("pgspate write").await?;
         let connections = options.connections.max(1);
-        let waiters = connections / 4;
+        let waiters = if connections < 4 { 1 } else { (connections / 4).max(2) };
         let room_size = u32::try_from(options.queue_bytes / ROOM_UNIT).unwrap_or(u32::MAX).max(1);
         let room_size = room_size.min(u32::try_from(Semaphore::MAX_PERMITS).unwrap_or(u32::MAX));
-        let governor = LaneGovernor::new((connections - waiters).max(1), Instant::now());
+        let governor =
+            LaneGovernor::new(connections.saturating_sub(waiters).max(1), Instant::now());
         Ok(Arc::new(WriterCore {
-            waiting: WaitingSessions::new(waiters.max(1)),
+            waiting: WaitingSessions::new(waiters),
             room: Arc::new(Semaphore::new(room_size as usize)),
             room_size,
             lanes: Mutex::new(LaneState {
@@ -344,11 +346,24 @@ impl WriterCore {
         unit.answer_unknown(lost);
     }
 
-    /// Writes a unit that waits for a lock with a session of its own.
-    pub(super) fn wait_alone(self: &Arc<WriterCore>, unit: WriteUnit) {
-        self.counters.count_lock_wait();
-        let core = self.clone();
-        self.runtime.spawn(async move { core.waiting.write(&core, unit).await });
+    /// Writes units of a batch that wait for locks, in sessions of their own.
+    pub(super) fn wait_for_locks(self: &Arc<WriterCore>, units: Vec<WriteUnit>) {
+        units.iter().for_each(|_| self.counters.count_lock_wait());
+        for call in LockedCall::of_batch(units) {
+            self.waiting.add(self, call);
+        }
+    }
+
+    /// Runs a task beside the lanes.
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.runtime.spawn(task);
+    }
+
+    /// Gives units to the lanes that have been taken before. They go also while the writer closes.
+    pub(super) fn queue_again(self: &Arc<WriterCore>, units: impl IntoIterator<Item = WriteUnit>) {
+        let mut lanes = self.lanes();
+        lanes.queue.push(units);
+        self.wake_lane(&mut lanes);
     }
 
     /// Forgets a shape whose statement was refused, if a change of the table may be the reason.

@@ -1,8 +1,9 @@
 //! A lane: takes the units that wait, writes them with one session, and answers their callers.
 //!
 //! A set that the server refuses is written again in halves, until the refused unit is alone. So no
-//! caller gets an error of another caller's records. A unit that waits for a lock of another
-//! session goes to a session of its own, so that the lane's other units do not wait with it.
+//! caller gets an error of another caller's records. A set that waits for a lock of another session
+//! is written again by a statement for each unit. The units that are locked then are handed to
+//! `WaitingSessions`, so that the lane's other units do not wait with them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,10 +19,7 @@ use pgspate_target::session::ReconnectBackoff;
 
 /// How long a lane's statement waits for a lock, in milliseconds. Shorter than any deadlock
 /// timeout, so that lanes cause no deadlock.
-const LANE_LOCK_TIMEOUT: i32 = 25;
-/// How many units of a set in turn may be locked, before the whole table counts as locked. Then the
-/// other units of the set would only wait as well.
-const LOCKED_UNITS_MAX: usize = 8;
+pub(super) const LANE_LOCK_TIMEOUT: i32 = 25;
 /// Smaller sets cost more than a statement for each unit, which needs no second try.
 const SET_ROWS_MIN: usize = 8;
 
@@ -30,8 +28,8 @@ pub(super) struct RecordLane {
     core: Arc<WriterCore>,
     session: Option<RecordSession>,
     size: SetSize,
-    /// How many units in turn waited for a lock in vain.
-    locked_in_turn: usize,
+    /// The units of the batch that wait for locks, in their order.
+    locked: Vec<WriteUnit>,
 }
 
 /// The result of sending units.
@@ -62,7 +60,7 @@ impl Drop for RecordLane {
 impl RecordLane {
     pub(super) fn new(core: Arc<WriterCore>) -> RecordLane {
         let size = SetSize::new(core.options.set_rows);
-        RecordLane { core, session: None, size, locked_in_turn: 0 }
+        RecordLane { core, session: None, size, locked: Vec::new() }
     }
 
     /// Writes what waits, until the writer is closed and nothing waits any more, or the lane has
@@ -72,6 +70,7 @@ impl RecordLane {
             let records = units.iter().map(|unit| unit.rows.len() as u64).sum();
             let batch_units = units.len();
             let unsent = self.write(units.into()).await;
+            self.core.wait_for_locks(std::mem::take(&mut self.locked));
             let is_ending = !unsent.is_empty();
             self.core.end_batch(records, batch_units, unsent.into_iter());
             if is_ending {
@@ -135,13 +134,7 @@ impl RecordLane {
     /// Writes units by as few statements as possible.
     async fn write_sets(&mut self, units: Vec<WriteUnit>) -> Sent {
         let mut sets = VecDeque::from([units]);
-        self.locked_in_turn = 0;
         while let Some(mut units) = sets.pop_front() {
-            if self.locked_in_turn >= LOCKED_UNITS_MAX {
-                let left = units.into_iter().chain(sets.into_iter().flatten());
-                left.for_each(|unit| self.core.wait_alone(unit));
-                return Sent::Answered;
-            }
             if let [_] = &units[..] {
                 match self.write_each(units).await {
                     Sent::Answered => continue,
@@ -152,7 +145,6 @@ impl RecordLane {
             let rows = units.iter().map(|unit| unit.rows.len()).sum();
             match session.write_set(&units).await {
                 Ok(outcomes) => {
-                    self.locked_in_turn = 0;
                     self.size.note_written();
                     self.core.counters.count_set(rows);
                     let answers = units.into_iter().zip(outcomes);
@@ -169,6 +161,15 @@ impl RecordLane {
                     units
                         .into_iter()
                         .for_each(|unit| self.core.answer(unit, Err(copy_error(&error))));
+                }
+                Err(WriteFailure::Unsent(error) | WriteFailure::Sent(error))
+                    if is_lock_timeout(&error) =>
+                {
+                    self.core.counters.count_refused_set();
+                    // Each half with a locked record would wait once more.
+                    if let Sent::Unsent(unsent) = self.write_each(units).await {
+                        return Sent::unsent(unsent, sets);
+                    }
                 }
                 Err(WriteFailure::Unsent(error) | WriteFailure::Sent(error)) => {
                     self.size.note_refused(rows);
@@ -217,8 +218,8 @@ impl RecordLane {
         Sent::Answered
     }
 
-    /// Answers units with their results. A unit that waits for a lock gets a session of its own.
-    /// Returns the units that must be sent again, because the session was lost.
+    /// Answers units with their results. Keeps those that wait for a lock. Returns the units
+    /// that must be sent again, because the session was lost.
     fn answer(&mut self, units: Vec<WriteUnit>, answers: Vec<Result<InsertOutcome>>) -> Sent {
         let mut unsent = Vec::new();
         for (unit, answer) in units.into_iter().zip(answers) {
@@ -226,12 +227,8 @@ impl RecordLane {
                 Err(error) if error.kind() == ErrorKind::Connect => {
                     unsent.extend(self.lose(vec![unit], &error));
                 }
-                Err(error) if error.sqlstate() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
-                    self.locked_in_turn += 1;
-                    self.core.wait_alone(unit);
-                }
+                Err(error) if is_lock_timeout(&error) => self.locked.push(unit),
                 answer => {
-                    self.locked_in_turn = 0;
                     if let Err(error) = &answer {
                         self.core.note_refusal(&unit.shape, error);
                         if error.sqlstate() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION) {
@@ -252,12 +249,11 @@ impl RecordLane {
             self.session = None;
             return Sent::Unsent(units);
         }
-        let is_locked = error.sqlstate() == Some(&SqlState::LOCK_NOT_AVAILABLE);
+        if is_lock_timeout(error) {
+            self.locked.extend(units);
+            return Sent::Answered;
+        }
         for unit in units {
-            if is_locked {
-                self.core.wait_alone(unit);
-                continue;
-            }
             self.core.note_refusal(&unit.shape, error);
             self.core.answer(unit, Err(copy_error(error)));
         }
@@ -297,4 +293,9 @@ impl RecordLane {
         let count = units.iter().take_while(fits).count().max(1);
         (first, units.drain(..count).collect())
     }
+}
+
+/// Returns whether a statement has waited too long for a lock of another session.
+pub(super) fn is_lock_timeout(error: &Error) -> bool {
+    error.sqlstate() == Some(&SqlState::LOCK_NOT_AVAILABLE)
 }

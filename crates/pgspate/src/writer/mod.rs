@@ -9,6 +9,7 @@
 //! - [`InsertShape`] has the SQL of records with equal columns.
 //! - `UnitQueue` keeps units, the records of one call, until a lane takes them.
 //! - `RecordLane` writes units with one session. A refused set is written again in halves.
+//! - `WaitingSessions` write units that wait for locks. They are few, so further units are retried.
 //! - `LaneGovernor` decides how many lanes write at once.
 //!
 //! A caller that waits for each answer before it sends the next record gains nothing. Its rate is
@@ -129,7 +130,7 @@ impl Writer {
 
     /// Writes records independently of each other. Returns an outcome for each element of `records`
     /// when all are durable or refused. Records that meet no lock of another session are written in
-    /// their order.
+    /// their order. So are those that do, among themselves.
     ///
     /// # Errors
     /// If the records were not accepted. Then none of them was written.

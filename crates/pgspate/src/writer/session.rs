@@ -41,6 +41,10 @@ select pg_catalog.current_setting('synchronous_commit'),
         where proname operator(pg_catalog.=) 'pg_logical_emit_message'
           and pronamespace operator(pg_catalog.=) 'pg_catalog'::pg_catalog.regnamespace)";
 
+/// How long the statements of a pipeline may wait for locks in total, in milliseconds, though each
+/// may wait for one. The answers of all arrive at its end.
+const PIPELINE_LOCK_WAIT: usize = 200;
+
 /// A session that writes units.
 pub(super) struct RecordSession {
     connection: Connection,
@@ -49,6 +53,8 @@ pub(super) struct RecordSession {
     /// The statement by which commits wait for the disk again, and that waits for all before it.
     /// `None` if the role may not run it.
     flush_sql: Option<String>,
+    /// The session's `lock_timeout`, in milliseconds.
+    lock_timeout: i32,
     /// Whether the session's commits may no longer wait for the disk.
     is_unsafe: bool,
 }
@@ -84,7 +90,8 @@ impl RecordSession {
              select pg_catalog.pg_logical_emit_message(true, 'pgspate', '')"
         );
         let flush_sql = may_flush.then_some(flush_sql);
-        Ok(RecordSession { connection, prepared: HashMap::new(), flush_sql, is_unsafe: false })
+        let prepared = HashMap::new();
+        Ok(RecordSession { connection, prepared, flush_sql, lock_timeout, is_unsafe: false })
     }
 
     /// Returns whether the session has ended, or must not be used any more.
@@ -155,18 +162,35 @@ impl RecordSession {
         let spans_nodes = units.iter().any(|it| it.shape.commits_across_nodes);
         let flush = self.flush_sql.clone().filter(|_| units.len() > 1 && !spans_nodes);
         let writes = units.iter().zip(statements).map(|(unit, it)| self.run_unit(unit, it));
-        let Some(flush) = flush else { return send_in_order(writes).await };
-        let client = &self.connection.client;
-        let (begun, answers, flushed) = tokio::join!(
+        let (mut begin, mut end) = (Vec::new(), Vec::new());
+        if let Some(timeout) = self.pipeline_lock_timeout(units.len()) {
+            begin.push(format!("set lock_timeout = {timeout}"));
+            end.push(format!("set lock_timeout = {}", self.lock_timeout));
+        }
+        if let Some(flush) = flush {
+            begin.push("set synchronous_commit = off".to_owned());
+            end.push(flush);
+        }
+        if begin.is_empty() {
+            return send_in_order(writes).await;
+        }
+        let (client, begin, end) = (&self.connection.client, begin.join("; "), end.join("; "));
+        let (begun, answers, ended) = tokio::join!(
             biased;
-            client.batch_execute("set synchronous_commit = off"),
+            client.batch_execute(&begin),
             send_in_order(writes),
-            client.batch_execute(&flush)
+            client.batch_execute(&end)
         );
-        match begun.and(flushed) {
+        match begun.and(ended) {
             Ok(()) => answers,
             Err(error) => self.distrust(answers, error),
         }
+    }
+
+    /// Returns the `lock_timeout` of a pipeline, if the session's own is too long for it.
+    fn pipeline_lock_timeout(&self, units: usize) -> Option<i32> {
+        let share = i32::try_from(PIPELINE_LOCK_WAIT / units.max(1)).unwrap_or(i32::MAX).max(1);
+        (units > 1 && share < self.lock_timeout).then_some(share)
     }
 
     /// Returns answers whose commits the disk may lack, so no caller may rely on them.

@@ -1,19 +1,70 @@
-//! Sessions for units that wait for a lock of another session, so that no lane waits with them.
+//! Sessions for units that wait for locks of other sessions, so that no lane waits with them.
+//!
+//! Most of these sessions wait for one unit each, as long as the writer's options say. Further
+//! units are parked. The last session tries the parked units in turn, and waits for none of them.
+//! So a unit whose lock is free is written although others wait for a lock that is held for long.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 
 use super::core::WriterCore;
-use super::session::RecordSession;
+use super::lane::{LANE_LOCK_TIMEOUT, is_lock_timeout};
+use super::session::{RecordSession, copy_error};
 use super::unit::{InsertOutcome, UnitWay, WriteUnit};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::session::ReconnectBackoff;
 
-/// The sessions of waiting units. A unit that finds none free waits for one.
+/// The most calls that are tried at once.
+const TRIED_CALLS_MAX: usize = 1000;
+/// The pause before parked calls are tried again, as a multiple of the time of the last try. Each
+/// try of a locked record is a line in the server's log.
+const PAUSE_FACTOR: u32 = 10;
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(10);
+
+/// The units of one call that wait for locks, in their order. Only the first one is sent. Then the
+/// lanes get the others back.
+#[derive(Debug)]
+pub(super) struct LockedCall {
+    units: VecDeque<WriteUnit>,
+    since: Instant,
+}
+
+impl LockedCall {
+    /// Sorts the locked units of a batch by their calls.
+    pub(super) fn of_batch(units: Vec<WriteUnit>) -> Vec<LockedCall> {
+        let mut calls: Vec<LockedCall> = Vec::new();
+        let mut places = HashMap::new();
+        for unit in units {
+            let place = *places.entry(unit.call).or_insert(calls.len());
+            if place == calls.len() {
+                calls.push(LockedCall { units: VecDeque::new(), since: Instant::now() });
+            }
+            calls[place].units.push_back(unit);
+        }
+        calls
+    }
+}
+
+/// The calls that find no session free.
+#[derive(Default)]
+struct ParkedCalls {
+    calls: VecDeque<LockedCall>,
+    /// Whether a task tries them in turn.
+    is_trying: bool,
+}
+
+/// The sessions of waiting units.
 pub(super) struct WaitingSessions {
+    /// The sessions that may wait for a lock. The one that tries parked calls is not among them.
     permits: Semaphore,
     free: Mutex<Vec<RecordSession>>,
+    parked: Mutex<ParkedCalls>,
+    /// Ends the pause between tries.
+    closing: Notify,
 }
 
 impl std::fmt::Debug for WaitingSessions {
@@ -23,14 +74,45 @@ impl std::fmt::Debug for WaitingSessions {
 }
 
 impl WaitingSessions {
-    /// Returns an empty set of at most `sessions_max` sessions.
+    /// Returns an empty set of at most `sessions_max` sessions, at least one.
     pub(super) fn new(sessions_max: usize) -> WaitingSessions {
-        WaitingSessions { permits: Semaphore::new(sessions_max), free: Mutex::default() }
+        WaitingSessions {
+            permits: Semaphore::new(sessions_max.saturating_sub(1)),
+            free: Mutex::default(),
+            parked: Mutex::default(),
+            closing: Notify::new(),
+        }
+    }
+
+    /// Writes a call with a session of its own, or parks it if there is none.
+    pub(super) fn add(&self, core: &Arc<WriterCore>, call: LockedCall) {
+        let mut parked = self.parked();
+        parked.calls.push_back(call);
+        if self.permits.available_permits() > 0 {
+            let core = core.clone();
+            core.clone().spawn(async move { core.waiting.write_parked(&core).await });
+        }
+        if !std::mem::replace(&mut parked.is_trying, true) {
+            let core = core.clone();
+            core.clone().spawn(async move { core.waiting.try_in_turn(&core).await });
+        }
+    }
+
+    /// Writes parked calls until none is left, if a session may wait for them.
+    async fn write_parked(&self, core: &Arc<WriterCore>) {
+        let Ok(_permit) = self.permits.try_acquire() else { return };
+        loop {
+            let next = self.parked().calls.pop_front();
+            let Some(mut call) = next else { return };
+            if let Some(first) = call.units.pop_front() {
+                self.write(core, first).await;
+            }
+            core.queue_again(call.units);
+        }
     }
 
     /// Writes a unit and answers it. Waits for locks as long as the writer's options say.
-    pub(super) async fn write(&self, core: &Arc<WriterCore>, mut unit: WriteUnit) {
-        let Ok(_permit) = self.permits.acquire().await else { return };
+    async fn write(&self, core: &Arc<WriterCore>, mut unit: WriteUnit) {
         let mut backoff = ReconnectBackoff::new(core.options.limits.retry_for);
         loop {
             match self.try_write(core, &unit).await {
@@ -65,29 +147,177 @@ impl WaitingSessions {
                 RecordSession::open(&core.dsn, lock_timeout).await?
             }
         };
-        let answer = match unit.way() {
-            UnitWay::OwnTransaction => session.write_transaction(unit).await?,
-            UnitWay::InSet | UnitWay::OwnStatement => {
-                let mut answers = session.write_each(std::slice::from_ref(unit)).await?;
-                let missing = || Err(Error::new(ErrorKind::Bug, "a statement has no answer"));
-                answers.pop().unwrap_or_else(missing)
-            }
-        };
+        let answer = write_alone(&mut session, unit).await?;
         if !session.is_closed() {
             self.free().push(session);
         }
         Ok(answer)
     }
 
+    /// Tries the parked calls from time to time, until none is left.
+    async fn try_in_turn(&self, core: &Arc<WriterCore>) {
+        let mut session = None;
+        let mut backoff = ReconnectBackoff::new(core.options.limits.retry_for);
+        let mut pause = PAUSE_MIN;
+        loop {
+            let _ = tokio::time::timeout(pause, self.closing.notified()).await;
+            if self.parked().calls.is_empty()
+                && let Some(session) = session.take()
+            {
+                RecordSession::close(session).await;
+            }
+            let calls: Vec<LockedCall> = {
+                let mut parked = self.parked();
+                if parked.calls.is_empty() && session.is_none() {
+                    parked.is_trying = false;
+                    return;
+                }
+                let count = parked.calls.len().min(TRIED_CALLS_MAX);
+                parked.calls.drain(..count).collect()
+            };
+            let began = Instant::now();
+            let mut lost = None;
+            for calls in by_shape(calls) {
+                lost = self.try_calls(core, &mut session, calls, &mut backoff).await.or(lost);
+            }
+            if lost.is_none() {
+                backoff = ReconnectBackoff::new(core.options.limits.retry_for);
+            }
+            let usual = (began.elapsed() * PAUSE_FACTOR).clamp(PAUSE_MIN, PAUSE_MAX);
+            pause = lost.unwrap_or(usual);
+        }
+    }
+
+    /// Tries the first unit of calls of one shape. Calls that are locked still are parked again.
+    /// Returns a pause if the server could not be reached.
+    async fn try_calls(
+        &self,
+        core: &Arc<WriterCore>,
+        session: &mut Option<RecordSession>,
+        mut calls: Vec<LockedCall>,
+        backoff: &mut ReconnectBackoff,
+    ) -> Option<Duration> {
+        let units: Vec<_> = calls.iter_mut().filter_map(|call| call.units.pop_front()).collect();
+        let (answers, pause) = match try_units(core, session, &units).await {
+            Ok(answers) => (answers.into_iter().map(Some).collect(), None),
+            Err(error) if is_lock_timeout(&error) => {
+                (units.iter().map(|_| Some(Err(copy_error(&error)))).collect(), None)
+            }
+            Err(unsent) => {
+                let pause = if unsent.is_retryable() { backoff.next_pause() } else { None };
+                if pause.is_none() {
+                    units.into_iter().for_each(|unit| core.answer_unsent(unit, &unsent));
+                    calls.into_iter().for_each(|call| core.queue_again(call.units));
+                    return None;
+                }
+                (units.iter().map(|_| None).collect::<Vec<_>>(), pause)
+            }
+        };
+        for ((mut call, mut unit), answer) in calls.into_iter().zip(units).zip(answers) {
+            match answer {
+                // It was not sent.
+                None => call.units.push_front(unit),
+                Some(Err(error)) if is_lock_timeout(&error) && !has_waited(core, &call) => {
+                    call.units.push_front(unit);
+                }
+                Some(Err(lost)) if lost.kind() == ErrorKind::Connect => {
+                    if unit.may_send_again() {
+                        call.units.push_front(unit);
+                    } else {
+                        core.answer_unknown(unit, &lost);
+                    }
+                }
+                Some(answer) => {
+                    core.answer(unit, answer);
+                    core.queue_again(call.units.drain(..));
+                }
+            }
+            if !call.units.is_empty() {
+                self.add(core, call);
+            }
+        }
+        pause
+    }
+
     /// Ends the sessions. No unit may be waiting any more.
     pub(super) async fn close(&self) {
+        while self.parked().is_trying {
+            self.closing.notify_one();
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
         let free = std::mem::take(&mut *self.free());
         for session in free {
             session.close().await;
         }
     }
 
-    fn free(&self) -> std::sync::MutexGuard<'_, Vec<RecordSession>> {
+    fn free(&self) -> MutexGuard<'_, Vec<RecordSession>> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn parked(&self) -> MutexGuard<'_, ParkedCalls> {
+        self.parked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns whether a call has waited for locks as long as the writer's options say.
+fn has_waited(core: &WriterCore, call: &LockedCall) -> bool {
+    let limit = core.options.limits.lock_timeout;
+    !limit.is_zero() && call.since.elapsed() > limit
+}
+
+/// Sorts calls by the shape of their first units, and by how these may be written.
+fn by_shape(calls: Vec<LockedCall>) -> Vec<Vec<LockedCall>> {
+    let mut sorted: Vec<Vec<LockedCall>> = Vec::new();
+    let mut places = HashMap::new();
+    for call in calls {
+        let Some(first) = call.units.front() else { continue };
+        let kind = (first.shape.id, first.way() == UnitWay::OwnTransaction);
+        let place = *places.entry(kind).or_insert(sorted.len());
+        if place == sorted.len() {
+            sorted.push(Vec::new());
+        }
+        sorted[place].push(call);
+    }
+    sorted
+}
+
+/// Sends units of one shape. An error says that nothing was sent.
+async fn try_units(
+    core: &WriterCore,
+    session: &mut Option<RecordSession>,
+    units: &[WriteUnit],
+) -> Result<Vec<Result<InsertOutcome>>> {
+    if session.as_ref().is_none_or(RecordSession::is_closed) {
+        *session = None;
+    }
+    let session = match session {
+        Some(session) => session,
+        None => session.insert(RecordSession::open(&core.dsn, LANE_LOCK_TIMEOUT).await?),
+    };
+    if units.iter().all(|unit| unit.way() != UnitWay::OwnTransaction) {
+        return session.write_each(units).await;
+    }
+    let mut answers = Vec::with_capacity(units.len());
+    for unit in units {
+        // An error of the first one alone says that nothing was sent.
+        match write_alone(session, unit).await {
+            Err(unsent) if answers.is_empty() => return Err(unsent),
+            answer => answers.push(answer.and_then(|answer| answer)),
+        }
+    }
+    Ok(answers)
+}
+
+/// Writes a unit. An error says that nothing was sent.
+async fn write_alone(
+    session: &mut RecordSession,
+    unit: &WriteUnit,
+) -> Result<Result<InsertOutcome>> {
+    if unit.way() == UnitWay::OwnTransaction {
+        return session.write_transaction(unit).await;
+    }
+    let mut answers = session.write_each(std::slice::from_ref(unit)).await?;
+    let missing = || Err(Error::new(ErrorKind::Bug, "a statement has no answer"));
+    Ok(answers.pop().unwrap_or_else(missing))
 }

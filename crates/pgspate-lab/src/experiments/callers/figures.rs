@@ -133,6 +133,8 @@ pub(super) fn answer(results: &Results) -> String {
         (CallerMethod::Writer, "64"),
         (CallerMethod::Writer, "256"),
         (CallerMethod::Writer, "1000"),
+        (CallerMethod::Serve, "64"),
+        (CallerMethod::ServeHundred, "64"),
     ] {
         if let Some(rate) = rate(method, callers) {
             let way = match method {

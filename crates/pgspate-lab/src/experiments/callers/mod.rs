@@ -1,4 +1,5 @@
-//! Many callers that write one record at a time: each in a session, by a batcher, by the writer.
+//! Many callers that write one record at a time: each in a session, by a batcher, by the writer, by
+//! `pgspate serve`.
 //!
 //! Each caller waits until its record is durable before it sends the next one. At the end, the
 //! table must have the records of all calls, and no other.
@@ -6,6 +7,7 @@
 mod delay;
 mod figures;
 mod senders;
+mod served;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -38,6 +40,9 @@ const FLUSH: &str = "flush";
 const CALLER_COUNTS: [&str; 5] = ["1", "16", "64", "256", "1000"];
 /// The most callers with a session each: a server accepts 100 sessions by default.
 const SESSIONS_MAX: usize = 64;
+/// The most callers with requests of 100 records. `pgspate serve` refuses requests that its queue
+/// has no room for.
+const HUNDREDS_MAX: usize = 64;
 
 /// The times by which the lab makes a round trip longer. The first is the baseline.
 const ROUND_TRIPS: [(&str, u64); 3] =
@@ -51,6 +56,7 @@ const P99: &str = "99 % wait at most";
 const WAL: &str = "WAL per record";
 const SERVER_CPU: &str = "server CPU per record";
 const CLIENT_CPU: &str = "client CPU per record";
+const SERVE_CPU: &str = "serve CPU per record";
 
 /// The number of rows of each table before the callers begin, at scale 1.
 const ROWS: u64 = 30_000_000;
@@ -90,7 +96,8 @@ impl Experiment for CallersExperiment {
     fn question(&self) -> &'static str {
         "Many callers write one record at a time, and each waits until its record is durable. How \
          many records a second are written if each caller has a session, if a task writes a batch \
-         every 5 ms, and by pgspate's writer? How long does a caller wait?"
+         every 5 ms, by pgspate's writer, and over HTTP by `pgspate serve`? How long does a \
+         caller wait?"
     }
 
     fn factors(&self, _setup: &LabRunSetup) -> Vec<Factor> {
@@ -107,7 +114,8 @@ impl Experiment for CallersExperiment {
         let method = CallerMethod::named(trial.level(SENDING));
         let is_possible = match method {
             CallerMethod::Sessions => callers(trial) <= SESSIONS_MAX,
-            CallerMethod::Batcher | CallerMethod::Writer => true,
+            CallerMethod::ServeHundred => callers(trial) <= HUNDREDS_MAX,
+            _ => true,
         };
         // The way to the server and its disk are varied for one table, one at a time.
         let is_far = !trial.is(ROUND_TRIP, ROUND_TRIPS[0].0);
@@ -116,7 +124,7 @@ impl Experiment for CallersExperiment {
         let is_plain = table(trial) == BankTable::Account
             && is_far != is_slow
             && matches!(callers(trial), 1 | 64 | 256)
-            && method != CallerMethod::Batcher;
+            && matches!(method, CallerMethod::Sessions | CallerMethod::Writer);
         is_possible && (!is_varied || is_plain)
     }
 
@@ -129,7 +137,7 @@ impl Experiment for CallersExperiment {
     }
 
     fn columns(&self) -> Vec<&'static str> {
-        vec![RATE, MEDIAN, P99, SERVER_CPU, CLIENT_CPU, WAL]
+        vec![RATE, MEDIAN, P99, SERVER_CPU, CLIENT_CPU, SERVE_CPU, WAL]
     }
 
     fn settings(&self, trial: &LabTrial, _context: &TrialContext) -> Vec<(String, String)> {
@@ -142,8 +150,16 @@ impl Experiment for CallersExperiment {
     }
 
     fn refusal(&self, trial: &LabTrial, context: &TrialContext) -> Option<String> {
-        (!delay(trial).is_zero() && !context.is_own())
-            .then(|| "the lab delays the answers of its own server only".to_owned())
+        let is_served = CallerMethod::named(trial.level(SENDING)).rows_served().is_some();
+        let reason = match (context.is_own(), context.program()) {
+            (false, _) if !delay(trial).is_zero() => {
+                "the lab delays the answers of its own server only"
+            }
+            (false, _) if is_served => "the lab serves tables of its own server only",
+            (true, None) if is_served => "the program pgspate was not found",
+            _ => return None,
+        };
+        Some(reason.to_owned())
     }
 
     fn prepare(&self, context: &TrialContext) -> Result<()> {
@@ -168,15 +184,17 @@ impl Experiment for CallersExperiment {
     }
 
     fn run(&self, trial: &LabTrial, context: &TrialContext) -> Result<TrialOutcome> {
-        let (dsn, _proxy) = way_to_server(trial, context)?;
+        let (dsn, proxy) = way_to_server(trial, context)?;
         let method = CallerMethod::named(trial.level(SENDING));
         let (table, callers) = (table(trial), callers(trial));
-        let opened = RecordSender::open(method, callers, table, &dsn, context);
+        let proxy_port = proxy.as_ref().map(DelayProxy::port);
+        let opened = RecordSender::open(method, callers, table, (&dsn, proxy_port), context);
         let shared = Arc::new(Calls {
             sender: context.block_on(opened)?,
             bank: BankAccounts::new(context.seed()),
             table,
             rows: scaled(ROWS, context.scale()),
+            rows_of_call: method.rows_served().unwrap_or(1),
             calls: AtomicU64::new(0),
         });
         context.settle_disk();
@@ -187,11 +205,9 @@ impl Experiment for CallersExperiment {
         outcome.phases.push(TrialPhase { name: "calls".to_owned(), seconds });
         outcome.number("calls", shared.calls.load(Ordering::Relaxed) as f64, Unit::Count);
         let Some(shared) = Arc::into_inner(shared) else { return Ok(outcome) };
-        if let Some(report) = context.block_on(shared.sender.close())? {
-            let sets: u64 = report.sets.iter().sum();
-            let records = report.set_rows as f64 / sets.max(1) as f64;
-            outcome.number("records of a set", records, Unit::Plain);
-            outcome.number("lanes", report.lanes_allowed as f64, Unit::Count);
+        if let Some(sets) = context.block_on(shared.sender.close())? {
+            outcome.number("records of a set", sets.records_of_set, Unit::Plain);
+            outcome.number("lanes", sets.lanes as f64, Unit::Count);
         }
         Ok(outcome)
     }
@@ -204,7 +220,8 @@ impl Experiment for CallersExperiment {
     ) -> Result<()> {
         let calls = outcome.numbers.iter().find(|number| number.name == "calls");
         let expected = scaled(ROWS, context.scale()) as i64;
-        let expected = expected + calls.map_or(0, |calls| calls.value as i64);
+        let rows_of_call = CallerMethod::named(trial.level(SENDING)).rows_served().unwrap_or(1);
+        let expected = expected + calls.map_or(0, |calls| calls.value as i64 * rows_of_call as i64);
         let connection = context.connect()?;
         let what = "count the records";
         let sql = format!(
@@ -263,6 +280,7 @@ struct Calls {
     table: BankTable,
     /// The number of rows before the first call.
     rows: u64,
+    rows_of_call: u64,
     calls: AtomicU64,
 }
 
@@ -274,10 +292,12 @@ async fn call(
 ) -> Result<Vec<f64>> {
     let mut waits = Vec::new();
     while Instant::now() < end {
-        let id = shared.rows + 1 + shared.calls.fetch_add(1, Ordering::Relaxed);
-        let values = shared.bank.fields(shared.table, id, shared.rows);
+        let call = shared.calls.fetch_add(1, Ordering::Relaxed);
+        let first = shared.rows + 1 + call * shared.rows_of_call;
+        let fields = |id| shared.bank.fields(shared.table, id, shared.rows);
+        let records = (first..first + shared.rows_of_call).map(fields).collect();
         let began = Instant::now();
-        shared.sender.send(caller, values).await?;
+        shared.sender.send(caller, records).await?;
         let ended = Instant::now();
         if (start..end).contains(&ended) {
             waits.push((ended - began).as_secs_f64() * 1000.0);
@@ -299,7 +319,7 @@ fn measure(
     let connection = context.connect()?;
     let probe = context.probe();
     let mut waits = Vec::new();
-    let (mut readings, mut wal) = (Vec::new(), Vec::new());
+    let (mut readings, mut wal, mut serve_cpu) = (Vec::new(), Vec::new(), Vec::new());
     context.block_on(async {
         let mut tasks = JoinSet::new();
         for caller in 0..callers {
@@ -308,6 +328,7 @@ fn measure(
         for at in [window.0, window.1] {
             tokio::time::sleep_until(at.into()).await;
             readings.push(probe.read());
+            serve_cpu.push(shared.sender.serve_cpu_seconds());
             wal.push(wal_bytes(&connection).await?);
         }
         while let Some(ended) = tasks.join_next().await {
@@ -316,8 +337,9 @@ fn measure(
         }
         Ok(())
     })?;
-    let count = waits.len().max(1) as f64;
-    outcome.number(RATE, waits.len() as f64 / measured.as_secs_f64(), Unit::PerSecond);
+    let records = waits.len() as f64 * shared.rows_of_call as f64;
+    let count = records.max(1.0);
+    outcome.number(RATE, records / measured.as_secs_f64(), Unit::PerSecond);
     waits.sort_by(f64::total_cmp);
     outcome.number_if(
         MEDIAN,
@@ -333,5 +355,8 @@ fn measure(
         let millis = seconds.map(|number| number.value * 1000.0 / count);
         outcome.number_if(per_record, millis, Unit::Milliseconds);
     }
+    let seconds = serve_cpu[1].zip(serve_cpu[0]).map(|(now, then)| now - then);
+    let millis = seconds.map(|seconds| seconds * 1000.0 / count);
+    outcome.number_if(SERVE_CPU, millis, Unit::Milliseconds);
     Ok(())
 }

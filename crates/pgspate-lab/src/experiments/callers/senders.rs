@@ -6,15 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pgspate::target::connect::{Connection, Dsn};
-use pgspate::writer::{
-    EncodedRows, InsertRequest, InsertShape, OnConflict, Writer, WriterOptions, WriterReport,
-};
+use pgspate::writer::{EncodedRows, InsertRequest, InsertShape, OnConflict, Writer, WriterOptions};
 use pgspate::{Error, ErrorKind, Result};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio_postgres::Statement;
 
 use super::super::sending::{execute, failed, pipelined, placeholders};
+use super::served::ServedCallers;
 use crate::TrialContext;
 use crate::context::SCHEMA;
 use crate::data::accounts::BankTable;
@@ -30,17 +29,35 @@ pub(super) enum CallerMethod {
     Sessions,
     Batcher,
     Writer,
+    Serve,
+    ServeHundred,
 }
 
 impl CallerMethod {
-    pub(super) const ALL: [CallerMethod; 3] =
-        [CallerMethod::Sessions, CallerMethod::Batcher, CallerMethod::Writer];
+    pub(super) const ALL: [CallerMethod; 5] = [
+        CallerMethod::Sessions,
+        CallerMethod::Batcher,
+        CallerMethod::Writer,
+        CallerMethod::Serve,
+        CallerMethod::ServeHundred,
+    ];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             CallerMethod::Sessions => "a session for each caller",
             CallerMethod::Batcher => "a batch every 5 ms",
             CallerMethod::Writer => "pgspate's writer",
+            CallerMethod::Serve => "pgspate serve",
+            CallerMethod::ServeHundred => "pgspate serve, 100 rows a request",
+        }
+    }
+
+    /// Returns the number of records of a request to `pgspate serve`.
+    pub(super) fn rows_served(self) -> Option<u64> {
+        match self {
+            CallerMethod::Serve => Some(1),
+            CallerMethod::ServeHundred => Some(100),
+            _ => None,
         }
     }
 
@@ -60,6 +77,24 @@ pub(super) enum RecordSender {
     Batcher { records: mpsc::Sender<BatchedRecord>, task: JoinHandle<Result<()>> },
     /// pgspate's writer.
     Writer { writer: Writer, shape: Arc<InsertShape> },
+    /// `pgspate serve`, to which each caller has a connection.
+    Served(ServedCallers),
+}
+
+/// How records were put together.
+pub(super) struct SetFigures {
+    /// The mean number of records of a set.
+    pub(super) records_of_set: f64,
+    /// The number of lanes that may write.
+    pub(super) lanes: u64,
+}
+
+impl SetFigures {
+    /// Computes the figures. `sets` are numbers of sets by size.
+    pub(super) fn new(sets: &[u64], set_rows: u64, lanes: u64) -> SetFigures {
+        let count = sets.iter().sum::<u64>().max(1);
+        SetFigures { records_of_set: set_rows as f64 / count as f64, lanes }
+    }
 }
 
 /// A record for the batcher, and its caller, who waits.
@@ -69,14 +104,16 @@ pub(super) struct BatchedRecord {
 }
 
 impl RecordSender {
-    /// Opens the sessions of `callers` callers. `dsn` is the way to the server.
+    /// Opens the sessions of `callers` callers. `way` leads to the server: the connection string,
+    /// and the port of a proxy on 127.0.0.1.
     pub(super) async fn open(
         method: CallerMethod,
         callers: usize,
         table: BankTable,
-        dsn: &Dsn,
+        way: (&Dsn, Option<u16>),
         context: &TrialContext,
     ) -> Result<RecordSender> {
+        let (dsn, proxy_port) = way;
         match method {
             CallerMethod::Sessions => {
                 let mut sessions = Vec::with_capacity(callers);
@@ -104,12 +141,22 @@ impl RecordSender {
                 let shape = writer.shape(&request).await?;
                 Ok(RecordSender::Writer { writer, shape })
             }
+            CallerMethod::Serve | CallerMethod::ServeHundred => {
+                let served = ServedCallers::start(callers, table, proxy_port, context).await?;
+                Ok(RecordSender::Served(served))
+            }
         }
     }
 
-    /// Writes a record of a caller. Returns when it is durable.
-    pub(super) async fn send(&self, caller: usize, values: Vec<String>) -> Result<()> {
+    /// Writes records of a caller. Returns when they are durable. Only `pgspate serve` takes
+    /// several.
+    pub(super) async fn send(&self, caller: usize, mut records: Vec<Vec<String>>) -> Result<()> {
+        if let RecordSender::Served(served) = self {
+            return served.send(caller, &records).await;
+        }
+        let values = records.pop().unwrap_or_default();
         match self {
+            RecordSender::Served(_) => Ok(()),
             RecordSender::Sessions(sessions) => {
                 let (session, statement) = &sessions[caller];
                 let done = execute(&session.client, statement, &values).await;
@@ -130,8 +177,16 @@ impl RecordSender {
         }
     }
 
-    /// Ends the sessions. Returns what a writer has done.
-    pub(super) async fn close(self) -> Result<Option<WriterReport>> {
+    /// Returns the CPU time of `pgspate serve`, in seconds.
+    pub(super) fn serve_cpu_seconds(&self) -> Option<f64> {
+        match self {
+            RecordSender::Served(served) => served.cpu_seconds(),
+            _ => None,
+        }
+    }
+
+    /// Ends the sessions. Returns how a writer has put records together.
+    pub(super) async fn close(self) -> Result<Option<SetFigures>> {
         match self {
             RecordSender::Sessions(sessions) => {
                 for (session, _) in sessions {
@@ -144,7 +199,12 @@ impl RecordSender {
                 task.await.map_err(|_| batcher_ended())??;
                 Ok(None)
             }
-            RecordSender::Writer { writer, .. } => Ok(Some(writer.close().await)),
+            RecordSender::Writer { writer, .. } => {
+                let report = writer.close().await;
+                let (set_rows, lanes) = (report.set_rows, report.lanes_allowed);
+                Ok(Some(SetFigures::new(&report.sets, set_rows, lanes)))
+            }
+            RecordSender::Served(served) => served.close().await.map(Some),
         }
     }
 }
