@@ -167,6 +167,7 @@ class Ticket:
     def abort(self) -> bool:
         """Removes all that the job has written, except parts that are visible already.
 
+        A named job with such parts stays in the ledger, so that a rerun does not write them again.
         Returns false, and changes nothing, if the job is complete or was begun again.
         """
         call: _pgspate._CallOptions = ([], self._to, None, None)

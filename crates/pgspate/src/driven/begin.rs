@@ -254,8 +254,9 @@ async fn read_table(client: &Client, table: &str) -> Result<TargetTable> {
     Err(Error::new(ErrorKind::Plan, message).hint("Use `load` or `sync` in each task."))
 }
 
-/// Aborts a job: nothing is left of it, except parts that are visible already. Does nothing if the
-/// job is complete. Blocks.
+/// Aborts a job: nothing is left of it, except parts that are visible already. A named job with such
+/// parts stays in the ledger, so that they are not written again. Does nothing if the job is
+/// complete. Blocks.
 ///
 /// # Errors
 /// [`ErrorKind::Server`] if the stage cannot be dropped. Then `pgspate status` shows the job.
@@ -270,7 +271,11 @@ pub fn abort(
         let connection = dsn.connect("pgspate fleet").await?;
         let client = &connection.client;
         if ledger::fence_off(client, &ticket.begun(), ticket.stage()).await? {
-            ledger::forget_job(client, ticket.job).await?;
+            let is_kept =
+                ticket.commits_parts() && ledger::keeps_committed_parts(client, ticket.job).await?;
+            if !is_kept {
+                ledger::forget_job(client, ticket.job).await?;
+            }
             return Ok(AbortOutcome::Aborted);
         }
         Ok(match ledger::is_job_finished(client, JobId(ticket.job)).await? {

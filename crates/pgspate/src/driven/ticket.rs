@@ -140,7 +140,8 @@ pub struct FleetJobReport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AbortOutcome {
-    /// The job has ended. Parts that are visible already stay in the table.
+    /// The job has ended. Parts that are visible already stay in the table, and a named job with
+    /// such parts stays in the ledger.
     Aborted,
     /// The job is complete, so nothing was done.
     IsComplete,
