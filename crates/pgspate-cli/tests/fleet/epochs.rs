@@ -10,6 +10,7 @@ use pgspate::driven::{
 use pgspate::session::WaitLimits;
 
 use crate::driven::DriverScene;
+use crate::run::{finish, spawn};
 
 fn epoch(number: i64, query: Option<&str>) -> FleetJobOptions {
     let query = query.map(str::to_owned);
@@ -133,6 +134,40 @@ fn a_stream_outlives_a_new_name_of_its_table() {
     write(&begin_into("t", 2), 3);
     assert_eq!(scene.ids(), "-1 1 2 3");
     assert_eq!(scene.case.value("select count(*) from pgspate.job"), "1");
+}
+
+/// The job of the latest epoch follows the table, also under a new name.
+#[test]
+fn a_repeated_epoch_is_complete_after_a_new_name_and_an_exchange() {
+    let scene = DriverScene::new();
+    let begin_into = |table: &str, name: Option<&str>, options| {
+        let (limits, handle) = (WaitLimits::default(), scene.runtime.handle());
+        driven::begin(table, name, options, None, &scene.dsn, limits, handle).unwrap()
+    };
+    let append = FleetJobOptions::default;
+    let ticket = begin_into("t", None, epoch(0, Some("a")));
+    scene.complete(&ticket, &[scene.write(&ticket, 0, 1, 1)]).unwrap();
+    let ticket = begin_into("t", Some("nightly"), append());
+    scene.complete(&ticket, &[scene.write(&ticket, 0, 2, 2)]).unwrap();
+    scene.case.db.run("alter table t rename to u");
+    let replacing = FleetJobOptions { mode: FleetMode::Replace, ..append() };
+    let ticket = begin_into("u", None, replacing);
+    scene.complete(&ticket, &[scene.write(&ticket, 0, 1, 2)]).unwrap();
+    assert!(begin_into("u", None, epoch(0, Some("a"))).is_complete);
+    assert!(begin_into("u", Some("nightly"), append()).is_complete);
+
+    scene.case.put("new.csv", "id,name\n1,a\n2,b\n");
+    let open = begin_into("u", Some("open"), append());
+    let receipt = scene.write(&open, 0, 3, 3);
+    let dsn = scene.case.db.dsn();
+    let args = ["load", "new.csv", "--table", "u", "--replace=swap", "--to", &dsn];
+    let run = finish(spawn(&mut scene.case.command(&args)));
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    assert!(begin_into("u", None, epoch(0, Some("a"))).is_complete);
+    assert!(begin_into("u", Some("nightly"), append()).is_complete);
+    scene.complete(&open, &[receipt]).unwrap();
+    let ids = "select string_agg(id::text, ' ' order by id) from u";
+    assert_eq!(scene.case.value(ids), "1 2 3");
 }
 
 #[test]

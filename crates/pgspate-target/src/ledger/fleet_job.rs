@@ -270,8 +270,8 @@ pub(super) async fn check_trusted(client: &Client, key: &str, name: &str) -> Res
 pub(super) fn other_table_error(job: i64, name: &str, table: &str) -> Error {
     let message = format!("job \"{name}\" is job {job}, which writes {table}");
     Error::new(ErrorKind::Ledger, message).hint(format!(
-        "Choose another name for another table. If the table was created again, run `pgspate \
-         status --forget {job}`."
+        "Choose another name for another table. If the table was created again, without the job's \
+         rows, run `pgspate status --forget {job}`."
     ))
 }
 
@@ -499,7 +499,7 @@ pub async fn read_parts(client: &Client, job: i64) -> Result<Vec<SealedPart>> {
 /// fails.
 pub async fn move_fleet_jobs(client: &Client, old: u32, new: u32) -> Result<()> {
     let sql = "update pgspate.job set table_oid = $2 \
-               where table_oid = $1 and command = 'fleet' and finished is null";
+               where table_oid = $1 and command = 'fleet'";
     client.run_statement(sql, &[&old, &new]).await.map(drop).map_err(ledger_error())
 }
 
