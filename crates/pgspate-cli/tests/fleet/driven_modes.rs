@@ -3,14 +3,14 @@
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use pgspate::ErrorKind;
-use pgspate::driven::{AbortOutcome, FleetCommit, FleetJobOptions, FleetMode, FleetTicket};
+use pgspate::driven::{FleetCommit, FleetJobOptions, FleetMode, FleetTicket};
 use pgspate::sync::{Scope, SyncOptions};
 use pgspate::target::connect::{Dsn, Environment};
 
 use crate::driven::DriverScene;
 use crate::run::session;
 
-fn replacing() -> FleetJobOptions {
+pub(crate) fn replacing() -> FleetJobOptions {
     FleetJobOptions { mode: FleetMode::Replace, ..FleetJobOptions::default() }
 }
 
@@ -18,11 +18,11 @@ fn syncing() -> FleetJobOptions {
     FleetJobOptions { mode: FleetMode::Sync, ..FleetJobOptions::default() }
 }
 
-fn by_task(stable_parts: bool) -> FleetJobOptions {
+pub(crate) fn by_task(stable_parts: bool) -> FleetJobOptions {
     FleetJobOptions { commit: FleetCommit::Task, stable_parts, ..FleetJobOptions::default() }
 }
 
-fn begin(scene: &DriverScene, options: FleetJobOptions) -> FleetTicket {
+pub(crate) fn begin(scene: &DriverScene, options: FleetJobOptions) -> FleetTicket {
     scene.begin_with(Some("job"), options, None).unwrap()
 }
 
@@ -276,31 +276,6 @@ fn a_rerun_of_tasks_that_commit_needs_stable_parts() {
     let more = scene.write(&again, 1, 3, 3);
     assert_eq!(scene.complete(&again, &[kept, more]).unwrap().rows_in, 3);
     assert_eq!(scene.ids(), "-1 1 2 3");
-}
-
-/// An engine aborts the job when a task fails. The parts that are visible stay known.
-#[test]
-fn an_aborted_job_knows_the_parts_that_tasks_have_committed() {
-    let scene = DriverScene::new();
-    let failed = begin(&scene, by_task(true));
-    let kept = scene.write(&failed, 0, 1, 2);
-    assert_eq!(scene.abort(&failed), AbortOutcome::Aborted);
-    assert!(scene.write_csv(&failed, 1, "id\n9\n").is_err());
-    let again = begin(&scene, by_task(true));
-    assert_eq!(scene.write(&again, 0, 1, 2), kept);
-    let more = scene.write(&again, 1, 3, 3);
-    assert_eq!(scene.complete(&again, &[kept, more]).unwrap().rows_in, 3);
-    assert_eq!(scene.ids(), "-1 1 2 3");
-
-    let failed = scene.begin_with(Some("unstable"), by_task(false), None).unwrap();
-    scene.write(&failed, 0, 4, 4);
-    scene.abort(&failed);
-    let error = scene.begin_with(Some("unstable"), by_task(false), None).unwrap_err();
-    assert!(error.to_string().contains("has written 1 part to the table"), "{error}");
-    let without_parts = scene.begin_with(Some("other"), by_task(false), None).unwrap();
-    scene.abort(&without_parts);
-    let names = "select string_agg(name, ' ' order by job) from pgspate.fleet_job";
-    assert_eq!(scene.case.value(names), "job unstable");
 }
 
 /// Triggers see one statement for each part, and a trigger that skips rows is no error.

@@ -10,7 +10,7 @@ use tokio_postgres::{Client, Row};
 use super::fleet_reject::mark_attempts;
 use super::identity::{digest_texts, lock_key};
 use super::job::{JobId, ledger_error};
-use super::{fleet_epoch, lock, schema, shadow, trust};
+use super::{emptied, fleet_epoch, lock, schema, shadow, trust};
 use crate::{Error, ErrorKind, Result, TypedParameter, TypedQuery, quote_ident, quote_literal};
 
 /// Creates the tables for jobs of distributed engines such as Spark.
@@ -214,10 +214,12 @@ async fn begin_again(
     client.fetch_opt(lock, &[&key]).await.map_err(ledger_error())?;
     let sql = "select f.job, f.fence, j.finished is not null, j.table_oid, j.table_name, \
                       j.options = $2::text::jsonb, \
-                      (select count(*) from pgspate.part p where p.job = f.job) \
+                      (select count(*) from pgspate.part p where p.job = f.job), \
+                      IS_EMPTIED \
                from pgspate.job j join pgspate.fleet_job f on f.job = j.job where j.key = $1 \
-               order by j.job desc limit 1";
-    let row = client.fetch_opt(sql, &[&key, &new.options]).await.map_err(ledger_error())?;
+               order by j.job desc limit 1"
+        .replace("IS_EMPTIED", emptied::IS_EMPTIED);
+    let row = client.fetch_opt(&sql, &[&key, &new.options]).await.map_err(ledger_error())?;
     let Some(row) = row else { return Ok(None) };
     let (job, fence, is_complete): (i64, i64, bool) = (row.get(0), row.get(1), row.get(2));
     if row.get::<_, u32>(3) != new.table_oid {
@@ -229,7 +231,20 @@ async fn begin_again(
     if !row.get::<_, bool>(5) {
         return Err(other_options_error(job, name));
     }
-    let written: i64 = row.get(6);
+    let (written, is_emptied): (i64, bool) = (row.get(6), row.get(7));
+    let is_visible = matches!(new.destination, FleetDestination::Table { .. });
+    if is_visible && (is_emptied || written > 0) {
+        if written == 0 || is_empty(client, new).await? {
+            // A new job has a number above those that do not count.
+            let sql = "with rejects as (delete from pgspate.reject where job = $1) \
+                       delete from pgspate.job where job = $1";
+            client.run_statement(sql, &[&job]).await.map_err(ledger_error())?;
+            return Ok(None);
+        }
+        if is_emptied {
+            return Err(emptied_meanwhile_error(job, name));
+        }
+    }
     let keeps_parts = new.destination == FleetDestination::Table { keeps_parts: true };
     if new.destination == (FleetDestination::Table { keeps_parts: false }) && written > 0 {
         let parts = pgspate_base::numbers::counted(written.unsigned_abs(), "part");
@@ -252,6 +267,21 @@ async fn begin_again(
         mark_attempts(client, job, fence + 1, new).await?;
     }
     Ok(Some(BegunFleetJob { job, fence: fence + 1, is_complete }))
+}
+
+/// Returns whether the job's table is empty, in the open transaction. False if this role cannot see
+/// all rows, or if the table is locked.
+async fn is_empty(client: &Client, new: NewFleetJob<'_>) -> Result<bool> {
+    let begin = "savepoint pgspate_look; set local lock_timeout = '1s'";
+    client.batch_execute(begin).await.map_err(ledger_error())?;
+    let look = format!(
+        "select not row_security_active($1::oid) and not exists (select from {})",
+        new.table
+    );
+    let empty = client.fetch_one(&look, &[&new.table_oid]).await;
+    let end = "rollback to savepoint pgspate_look";
+    client.batch_execute(end).await.map_err(ledger_error())?;
+    Ok(empty.is_ok_and(|row| row.get(0)))
 }
 
 /// Refuses a job of this key that belongs to an untrusted role.
@@ -280,6 +310,16 @@ pub(super) fn other_options_error(job: i64, name: &str) -> Error {
     let message = format!("job \"{name}\" is job {job}, which was begun with other options");
     Error::new(ErrorKind::Ledger, message).hint(format!(
         "Begin it with the same options, or run `pgspate status --forget {job}` first."
+    ))
+}
+
+/// Returns the error of a job that has parts, in a table that was emptied after the job began.
+fn emptied_meanwhile_error(job: i64, name: &str) -> Error {
+    let message = format!(
+        "the table was emptied while job \"{name}\" wrote to it: some of its parts may be gone"
+    );
+    Error::new(ErrorKind::Ledger, message).hint(format!(
+        "Delete the rows of job {job} that are left, and run `pgspate status --forget {job}`."
     ))
 }
 
@@ -497,10 +537,14 @@ pub async fn read_parts(client: &Client, job: i64) -> Result<Vec<SealedPart>> {
 /// # Errors
 /// [`ErrorKind::Server`] if the ledger cannot be written, [`ErrorKind::Connect`] if the connection
 /// fails.
-pub async fn move_fleet_jobs(client: &Client, old: u32, new: u32) -> Result<()> {
+pub async fn move_fleet_jobs(client: &Client, old: u32, new: u32, job: JobId) -> Result<()> {
     let sql = "update pgspate.job set table_oid = $2 \
                where table_oid = $1 and command = 'fleet'";
-    client.run_statement(sql, &[&old, &new]).await.map(drop).map_err(ledger_error())
+    if client.run_statement(sql, &[&old, &new]).await.map_err(ledger_error())? == 0 {
+        return Ok(());
+    }
+    let emptied = emptied::record_emptied_sql(client, new, Some(job)).await?;
+    client.batch_execute(&emptied).await.map_err(ledger_error())
 }
 
 /// Returns the oid of the table that a job writes to.

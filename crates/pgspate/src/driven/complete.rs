@@ -15,7 +15,7 @@ use crate::copy::{COMMIT_DURABLY, emptying_error};
 use crate::sync::SyncOptions;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::{Connection, Dsn};
-use pgspate_target::ledger::{self, LockedFleetJob, SealedPart};
+use pgspate_target::ledger::{self, JobId, LockedFleetJob, SealedPart};
 use pgspate_target::session::{ReconnectBackoff, TimeoutScope, WaitLimits};
 use pgspate_target::{
     TargetTable, TypedQuery, begin_pinned_sql, has_inheriting_tables, server_error, users_path_sql,
@@ -207,7 +207,7 @@ impl Completion<'_> {
         let shadow = JobShadow::new(ticket.job, (ticket.table_oid, &ticket.table, name), version);
         match shadow.exchange(client, self.limits.lock_timeout, must_be_empty).await? {
             Ok(oid) => {
-                ledger::move_fleet_jobs(client, ticket.table_oid, oid).await?;
+                ledger::move_fleet_jobs(client, ticket.table_oid, oid, JobId(ticket.job)).await?;
                 Ok(Ok(staged.rows()))
             }
             Err(reason) => {
