@@ -12,6 +12,7 @@ mod epochs;
 mod example;
 mod faults;
 mod fences;
+mod job_ends;
 mod loads;
 mod members;
 #[allow(dead_code, reason = "other tests use the rest of this module")]

@@ -5,13 +5,13 @@ use tokio_postgres::Client;
 use super::fleet_job::{BegunFleetJob, end_writers, in_transaction};
 use super::job::{JobId, ledger_error};
 use super::shadow;
-use crate::{Result, TypedQuery};
+use crate::{Error, ErrorKind, Result, TypedQuery};
 
 /// Raises the fence, so that no attempt can seal. Ends the sessions that write into `stage`, the
 /// stage or shadow. Returns false if the job is complete, does not exist, or was begun again.
 ///
 /// # Errors
-/// [`ErrorKind::Server`](crate::ErrorKind::Server) if the ledger cannot be written, [`ErrorKind::Connect`](crate::ErrorKind::Connect) if the connection
+/// [`ErrorKind::Server`] if the ledger cannot be written, [`ErrorKind::Connect`] if the connection
 /// fails.
 pub async fn fence_off(
     client: &Client,
@@ -33,8 +33,8 @@ pub async fn fence_off(
 /// rows. Waits for attempts that are sealed. Later ones are refused, as the fence was raised.
 ///
 /// # Errors
-/// [`ErrorKind::Server`](crate::ErrorKind::Server) if the ledger cannot be read, or if an attempt
-/// does not end. [`ErrorKind::Connect`](crate::ErrorKind::Connect) if the connection fails.
+/// [`ErrorKind::Server`] if the ledger cannot be read, or if an attempt
+/// does not end. [`ErrorKind::Connect`] if the connection fails.
 pub async fn keeps_committed_parts(client: &Client, job: i64) -> Result<bool> {
     let look = async {
         let set = "set local lock_timeout = '20s'";
@@ -51,10 +51,34 @@ pub async fn keeps_committed_parts(client: &Client, job: i64) -> Result<bool> {
     in_transaction(client, look).await
 }
 
+/// Raises the fence of a job that is to be forgotten, so that no driver completes the job. Waits for
+/// a driver that completes it.
+///
+/// # Errors
+/// [`ErrorKind::Ledger`] if the job has ended meanwhile. [`ErrorKind::Server`] if the ledger cannot
+/// be written, or if the driver needs long. [`ErrorKind::Connect`] if the connection fails.
+pub(super) async fn fence_off_for_forgetting(client: &Client, job: i64) -> Result<()> {
+    let fenced = async {
+        let set = "set local lock_timeout = '20s'";
+        client.batch_execute(set).await.map_err(ledger_error())?;
+        let sql =
+            "update pgspate.fleet_job set fence = fence + 1 where job = $1 and report is null";
+        client.run_statement(sql, &[&job]).await.map_err(ledger_error())
+    };
+    if in_transaction(client, fenced).await? == 1 {
+        return Ok(());
+    }
+    let message = format!("job {job} was completed or aborted meanwhile");
+    Err(Error::new(ErrorKind::Ledger, message).hint(
+        "The rows of a complete job are in the table. Forget the job only if they are to be \
+         written again.",
+    ))
+}
+
 /// Drops the stage or the shadow of a completed job.
 ///
 /// # Errors
-/// [`ErrorKind::Server`](crate::ErrorKind::Server) if the stage cannot be dropped: an attempt may still write into it.
+/// [`ErrorKind::Server`] if the stage cannot be dropped: an attempt may still write into it.
 pub async fn drop_stage(client: &Client, job: i64, stage: &str) -> Result<()> {
     end_writers(client, stage).await;
     shadow::drop_shadow(client, JobId(job)).await.map(drop)
@@ -63,7 +87,7 @@ pub async fn drop_stage(client: &Client, job: i64, stage: &str) -> Result<()> {
 /// Returns the unfinished jobs of the table, other than `job`, each in words.
 ///
 /// # Errors
-/// [`ErrorKind::Server`](crate::ErrorKind::Server) if the ledger cannot be read, [`ErrorKind::Connect`](crate::ErrorKind::Connect) if the connection
+/// [`ErrorKind::Server`] if the ledger cannot be read, [`ErrorKind::Connect`] if the connection
 /// fails.
 pub async fn abandoned_fleet_jobs(client: &Client, table: u32, job: i64) -> Result<Vec<String>> {
     let sql = "select j.job, f.name, date_trunc('second', now() - j.started)::text \

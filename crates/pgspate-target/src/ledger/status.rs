@@ -5,8 +5,7 @@ use tokio_postgres::Client;
 
 use super::change::{self, RecordedChange};
 use super::identity::lock_key;
-use super::unlogged;
-use super::{JobId, lock, schema, shadow};
+use super::{JobId, fleet_end, lock, schema, shadow, unlogged};
 use crate::shards::{PreparedScope, resolve_prepared};
 use crate::{Error, ErrorKind, Result, TypedQuery, server_error};
 
@@ -115,8 +114,8 @@ pub async fn list_jobs(client: &Client, job: Option<i64>) -> Result<Vec<JobStatu
 /// table are dropped.
 ///
 /// # Errors
-/// [`ErrorKind::Ledger`] if the job does not exist, if a session works on the job, or if the job
-/// has changes that are not put back.
+/// [`ErrorKind::Ledger`] if the job does not exist, if a session works on the job, if a driver
+/// completes the job meanwhile, or if the job has changes that are not put back.
 pub async fn forget_job(client: &Client, job: i64) -> Result<()> {
     let jobs = list_jobs(client, Some(job)).await?;
     if let Some(worker) = jobs.first().and_then(|status| status.worker.as_deref()) {
@@ -129,6 +128,9 @@ pub async fn forget_job(client: &Client, job: i64) -> Result<()> {
             "Put its changes back with `pgspate status --restore {job}`, or discard them with \
              `delete from pgspate.change where job = {job}`."
         )));
+    }
+    if jobs.first().is_some_and(|it| it.command == "fleet" && it.finished.is_none()) {
+        fleet_end::fence_off_for_forgetting(client, job).await?;
     }
     // Only the ledger's rows say that prepared transactions are to be committed.
     resolve_prepared(client, PreparedScope::ForgottenJob(job)).await?;

@@ -1,0 +1,39 @@
+//! Jobs that end in other ways than by their driver, or by two sessions at once.
+
+use std::thread;
+
+use crate::driven::DriverScene;
+use crate::run::session;
+
+/// A driver completes a job while a user forgets it: then the job is complete, and stays known.
+#[test]
+fn a_job_that_is_completed_meanwhile_is_not_forgotten() {
+    let scene = DriverScene::new();
+    let begin = || scene.begin_with(Some("job"), Default::default(), None).unwrap();
+    let ticket = begin();
+    let receipt = scene.write(&ticket, 0, 1, 1);
+    let (runtime, client) = session(&scene.case.db.dsn());
+    runtime.block_on(client.batch_execute("begin; lock table t in share mode")).unwrap();
+    let wait_for = |sessions: &str| {
+        let waiting = "select count(*) from pg_stat_activity \
+                       where datname = current_database() and wait_event_type = 'Lock'";
+        while scene.case.value(waiting) != sessions {}
+    };
+    let (completed, forgotten) = thread::scope(|scope| {
+        let complete = scope.spawn(|| scene.complete(&ticket, &[receipt]));
+        wait_for("1");
+        let forget = scope.spawn(|| scene.status(&format!("--forget {}", ticket.job)));
+        wait_for("2");
+        runtime.block_on(client.batch_execute("rollback")).unwrap();
+        (complete.join().unwrap(), forget.join().unwrap())
+    });
+    assert_eq!(completed.unwrap().rows_written, 1);
+    assert_ne!(forgotten.status, Some(0));
+    assert!(
+        forgotten.stderr.contains("was completed or aborted meanwhile"),
+        "{}",
+        forgotten.stderr
+    );
+    assert!(begin().is_complete);
+    assert_eq!(scene.ids(), "-1 1");
+}
