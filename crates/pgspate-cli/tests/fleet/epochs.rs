@@ -99,6 +99,28 @@ fn an_epoch_waits_for_the_epoch_before() {
     assert!(!begin(&scene, 4).unwrap().is_complete);
 }
 
+/// An abort raises the fence before it drops the stage. It may be interrupted in between, or may not
+/// get the lock on the stage.
+#[test]
+fn an_epoch_goes_on_after_an_abort_that_failed() {
+    let scene = DriverScene::new();
+    let aborted = begin(&scene, 0).unwrap();
+    let stale = scene.write(&aborted, 0, 1, 1);
+    for dropped in [String::new(), format!("; drop schema pgspate_job_{} cascade", aborted.job)] {
+        scene.case.db.run(&format!("update pgspate.fleet_job set fence = fence + 1{dropped}"));
+        let again = begin(&scene, 0).unwrap();
+        assert_eq!(begin(&scene, 0).unwrap(), again);
+        assert!(scene.write_csv(&aborted, 1, "id\n9\n").is_err());
+        scene.write(&again, 0, 1, 1);
+    }
+    let again = begin(&scene, 0).unwrap();
+    let receipt = scene.write(&again, 0, 1, 1);
+    assert!(refusal(scene.complete(&again, &[stale])).contains("is not of job"));
+    assert_eq!(scene.complete(&again, &[receipt]).unwrap().losers, 1);
+    assert_eq!(scene.ids(), "-1 1");
+    scene.assert_clean();
+}
+
 /// A stream writes into its table also after other rows have taken the place of the old ones.
 #[test]
 fn a_stream_outlives_an_exchange_of_its_table() {

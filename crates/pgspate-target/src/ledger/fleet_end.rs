@@ -2,7 +2,8 @@
 
 use tokio_postgres::Client;
 
-use super::fleet_job::{BegunFleetJob, end_writers, in_transaction};
+use super::fleet_job::{BegunFleetJob, in_transaction};
+use super::fleet_stage::end_writers;
 use super::job::{JobId, ledger_error};
 use super::shadow;
 use crate::{Error, ErrorKind, Result, TypedQuery};

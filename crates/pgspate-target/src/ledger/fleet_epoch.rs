@@ -10,6 +10,7 @@ use super::fleet_job::{
     BegunFleetJob, NewFleetJob, check_trusted, in_transaction, insert_job, lock_for_begin,
     other_options_error, other_table_error,
 };
+use super::fleet_stage::ensure_stage;
 use super::identity::digest_texts;
 use super::job::ledger_error;
 use super::schema;
@@ -56,7 +57,8 @@ pub async fn join_epoch(
         lock_for_begin(client, &key).await?;
         check_trusted(client, &key, new.name.unwrap_or_default()).await?;
         match find_latest(client, &key, new, epoch).await? {
-            Some(begun) => Ok(begun),
+            Some(begun) if begun.is_complete => Ok(begun),
+            Some(begun) => ensure_stage(client, &begun, new).await.map(|()| begun),
             None => insert_job(client, &key, new).await,
         }
     };

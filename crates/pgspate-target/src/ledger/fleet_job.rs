@@ -7,7 +7,7 @@
 
 use tokio_postgres::{Client, Row};
 
-use super::fleet_reject::mark_attempts;
+use super::fleet_stage::{create_run_stage, drop_old_stages};
 use super::identity::{digest_texts, lock_key};
 use super::job::{JobId, ledger_error};
 use super::{emptied, fleet_epoch, lock, schema, shadow, trust};
@@ -119,11 +119,6 @@ pub struct LockedFleetJob {
     pub table_oid: u32,
 }
 
-/// Returns the name of a run's stage in SQL.
-pub fn stage_name(job: i64, fence: i64) -> String {
-    format!("{}.stage_{fence}", shadow::schema_name(JobId(job)))
-}
-
 /// Begins a job, or raises the fence of an unfinished job of that name and begins it again. Creates
 /// the stage in the same transaction.
 ///
@@ -192,9 +187,7 @@ pub(super) async fn insert_job(
     let name = new.name.map(str::to_owned);
     client.run_statement(sql, &[&job, &name]).await.map_err(refused)?;
     if new.destination == FleetDestination::Stage {
-        create_stage_schema(client, job, new.table).await?;
-        create_stage(client, job, 1, (new.table_oid, new.table)).await?;
-        mark_attempts(client, job, 1, new).await?;
+        create_run_stage(client, job, 1, new).await?;
     }
     Ok(BegunFleetJob { job, fence: 1, is_complete: false })
 }
@@ -259,12 +252,7 @@ async fn begin_again(
                update pgspate.fleet_job set fence = fence + 1 where job = $1";
     client.run_statement(sql, &[&job, &keeps_parts]).await.map_err(ledger_error())?;
     if new.destination == FleetDestination::Stage {
-        // A run that was to create a shadow may have ended before.
-        if shadow::read_state(client, JobId(job)).await?.is_none() {
-            create_stage_schema(client, job, new.table).await?;
-        }
-        create_stage(client, job, fence + 1, (new.table_oid, new.table)).await?;
-        mark_attempts(client, job, fence + 1, new).await?;
+        create_run_stage(client, job, fence + 1, new).await?;
     }
     Ok(Some(BegunFleetJob { job, fence: fence + 1, is_complete }))
 }
@@ -323,74 +311,6 @@ fn emptied_meanwhile_error(job: i64, name: &str) -> Error {
     ))
 }
 
-/// Creates the stage of a job of [`FleetDestination::CreatedLater`]. The job has no schema yet.
-///
-/// # Errors
-/// [`ErrorKind::Server`] if the stage cannot be created, [`ErrorKind::Connect`] if the connection
-/// fails.
-pub async fn create_job_stage(
-    client: &Client,
-    begun: &BegunFleetJob,
-    table: (u32, &str),
-) -> Result<()> {
-    let created = async {
-        if !lock_fence(client, begun).await? {
-            let message = format!("job {} was begun again", begun.job);
-            return Err(Error::new(ErrorKind::Ledger, message));
-        }
-        create_stage_schema(client, begun.job, table.1).await?;
-        create_stage(client, begun.job, begun.fence, table).await
-    };
-    in_transaction(client, created).await
-}
-
-async fn create_stage_schema(client: &Client, job: i64, table: &str) -> Result<()> {
-    let failed = crate::server_error("could not create the job's stage".to_owned());
-    let create = shadow::create_schema_sql(JobId(job), table, "fleet");
-    client.batch_execute(&create).await.map_err(failed)
-}
-
-/// Creates the stage: an unlogged table with the target's columns, without constraints. `table` is
-/// the target's oid and its name in SQL.
-async fn create_stage(client: &Client, job: i64, fence: i64, table: (u32, &str)) -> Result<()> {
-    let (oid, table) = table;
-    let columns = stage_columns(client, oid).await?;
-    let columns: Vec<_> = columns.iter().map(|name| quote_ident(name)).collect();
-    let create = format!(
-        "create unlogged table {} as select {} from {} with no data",
-        stage_name(job, fence),
-        columns.join(", "),
-        table
-    );
-    let failed = || crate::server_error("could not create the job's stage".to_owned());
-    client.batch_execute(&create).await.map_err(failed())
-}
-
-/// Returns the columns of a table's stage: those that are not generated.
-///
-/// # Errors
-/// [`ErrorKind::Server`] if the catalog cannot be read, [`ErrorKind::Connect`] if the connection
-/// fails.
-pub async fn stage_columns(client: &Client, table: u32) -> Result<Vec<String>> {
-    let failed = || crate::server_error("could not read the table's columns".to_owned());
-    let sql = "select attname from pg_attribute where attrelid = $1 and attnum > 0 \
-               and not attisdropped and attgenerated = '' order by attnum";
-    let rows = client.fetch_all(sql, &[&table]).await.map_err(failed())?;
-    Ok(rows.iter().map(|row| row.get(0)).collect())
-}
-
-/// Ends sessions that still write into stages of earlier runs, and drops these stages. Errors are
-/// ignored: the stages are dropped with the job's schema later.
-async fn drop_old_stages(client: &Client, begun: &BegunFleetJob) {
-    for fence in 1..begun.fence {
-        let stage = stage_name(begun.job, fence);
-        end_writers(client, &stage).await;
-        let sql = format!("set lock_timeout = '1s'; drop table if exists {stage}");
-        let _ = client.batch_execute(&sql).await;
-        let _ = client.batch_execute("reset lock_timeout").await;
-    }
-}
-
 /// Locks the job's row in the open transaction. Returns whether this run of the driver is the
 /// latest, and the job is not complete.
 ///
@@ -402,16 +322,6 @@ pub async fn lock_fence(client: &Client, begun: &BegunFleetJob) -> Result<bool> 
                where job = $1 and fence = $2 and report is null for update";
     let row = client.fetch_opt(sql, &[&begun.job, &begun.fence]).await.map_err(ledger_error())?;
     Ok(row.is_some())
-}
-
-/// Ends sessions that write into a stage or shadow. Sessions that read it, such as a backup, are
-/// left alone. Errors are ignored.
-pub async fn end_writers(client: &Client, stage: &str) {
-    let sql = "select pg_terminate_backend(pid) from pg_locks \
-               where relation = to_regclass($1) and pid <> pg_backend_pid() \
-                 and mode = 'RowExclusiveLock' and granted \
-                 and database = (select oid from pg_database where datname = current_database())";
-    let _ = client.fetch_all(sql, &[&stage]).await;
 }
 
 /// Seals an attempt in its open transaction. Returns the number of the transaction, or `None` if
