@@ -38,11 +38,14 @@ class Epoch:
         stream: Name of the stream. Each table has streams of its own.
         number: Number of the epoch. Numbers grow, and an epoch is repeated until it is complete.
         query: Id of the query that counts the epochs. A stream of another query is refused.
+        is_gapless: Whether the query completes every epoch, also one without rows. Then a missing
+            epoch is refused. Otherwise ``Ticket.warnings`` has it.
     """
 
     stream: str
     number: int
     query: str | None = None
+    is_gapless: bool = False
 
 
 @dataclass(frozen=True)

@@ -160,3 +160,11 @@ def test_an_epoch_of_a_stream_is_written_once(table, dsn):
     with pytest.raises(pgspate.LedgerError, match="is written by the query a"):
         begin_write("t", to=dsn, job=Epoch("orders", 0, "b"))
     assert table.execute("select array_agg(id order by id) from t").fetchone() == ([0, 1],)
+
+
+def test_a_missing_epoch_is_refused_or_a_warning(table, dsn):
+    begin_write("t", to=dsn, job=Epoch("orders", 0, "a", is_gapless=True)).complete([])
+    with pytest.raises(pgspate.LedgerError, match="does not follow epoch 0"):
+        begin_write("t", to=dsn, job=Epoch("orders", 2, "a", is_gapless=True))
+    ticket = begin_write("t", to=dsn, job=Epoch("orders", 2, "a"))
+    assert "does not follow epoch 0" in "".join(ticket.warnings)

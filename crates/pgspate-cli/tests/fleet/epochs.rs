@@ -14,7 +14,7 @@ use crate::run::{finish, spawn};
 
 fn epoch(number: i64, query: Option<&str>) -> FleetJobOptions {
     let query = query.map(str::to_owned);
-    let epoch = StreamEpoch { stream: "orders".to_owned(), number, query };
+    let epoch = StreamEpoch { stream: "orders".to_owned(), number, query, is_gapless: false };
     FleetJobOptions { epoch: Some(epoch), ..FleetJobOptions::default() }
 }
 
@@ -85,6 +85,27 @@ fn the_ledger_keeps_the_latest_epoch_and_refuses_to_go_back() {
     let other = scene.begin_with(None, epoch(0, Some("b")), None);
     assert_eq!(refusal(other), "stream orders is written by the query a");
     assert!(scene.begin_with(None, epoch(5, None), None).unwrap().is_complete);
+}
+
+/// The database has lost epoch 1, or the query skips epochs without rows.
+#[test]
+fn a_missing_epoch_is_refused_if_the_query_completes_all() {
+    let scene = DriverScene::new();
+    let gapless = |number| {
+        let options = epoch(number, Some("a"));
+        let epoch = options.epoch.map(|it| StreamEpoch { is_gapless: true, ..it });
+        scene.begin_with(None, FleetJobOptions { epoch, ..FleetJobOptions::default() }, None)
+    };
+    scene.complete(&gapless(4).unwrap(), &[]).unwrap();
+    let expected = "epoch 6 of stream orders does not follow epoch 4, the latest in the ledger";
+    assert_eq!(refusal(gapless(6)), expected);
+    let begun = begin(&scene, 6).unwrap();
+    assert_eq!(begun.warnings, [expected]);
+    assert!(begin(&scene, 6).unwrap().warnings.is_empty());
+    scene.complete(&begun, &[]).unwrap();
+    let next = gapless(7).unwrap();
+    assert!(next.warnings.is_empty());
+    scene.complete(&next, &[]).unwrap();
 }
 
 #[test]

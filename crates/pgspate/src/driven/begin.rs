@@ -66,13 +66,14 @@ pub fn begin(
             marks_attempts: options.max_rejects.is_some(),
         };
         let epoch_name = options.epoch.as_ref().map(StreamEpoch::title);
-        let begun = match &options.epoch {
-            Some(StreamEpoch { stream, number, query }) => {
-                let epoch = EpochOfStream { stream, number: *number, query: query.as_deref() };
+        let (begun, gap) = match &options.epoch {
+            Some(StreamEpoch { stream, number, query, is_gapless }) => {
+                let (number, query, is_gapless) = (*number, query.as_deref(), *is_gapless);
+                let epoch = EpochOfStream { stream, number, query, is_gapless };
                 let new = NewFleetJob { name: epoch_name.as_deref(), ..new };
                 ledger::join_epoch(client, new, epoch).await?
             }
-            None => ledger::begin_fleet_job(client, new).await?,
+            None => (ledger::begin_fleet_job(client, new).await?, None),
         };
         let shadow = match new.destination == FleetDestination::CreatedLater && !begun.is_complete {
             true => create_shadow(&connection, &target, &begun).await?,
@@ -80,7 +81,7 @@ pub fn begin(
         };
         let warnings = match options.epoch {
             // Streams into the same table have unfinished jobs all the time.
-            Some(_) => Vec::new(),
+            Some(_) => gap.into_iter().collect(),
             None => ledger::abandoned_fleet_jobs(client, target.oid, begun.job).await?,
         };
         let has_shadow = shadow.is_some();

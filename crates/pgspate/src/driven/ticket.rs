@@ -68,6 +68,10 @@ pub struct StreamEpoch {
     /// The id of the query that counts the epochs, if it is known. Another query counts from 0
     /// again.
     pub query: Option<String>,
+    /// Whether the query completes every epoch, also one without rows. Then a missing epoch is
+    /// refused, and otherwise it is a warning.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_gapless: bool,
 }
 
 /// What tasks need to write parts of a job.
