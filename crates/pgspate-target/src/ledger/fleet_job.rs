@@ -10,8 +10,8 @@ use tokio_postgres::{Client, Row};
 use super::fleet_stage::{create_run_stage, drop_old_stages};
 use super::identity::{digest_texts, lock_key};
 use super::job::{JobId, ledger_error};
-use super::{emptied, fleet_epoch, lock, schema, shadow, trust};
-use crate::{Error, ErrorKind, Result, TypedParameter, TypedQuery, quote_ident, quote_literal};
+use super::{emptied, fleet_epoch, lock, schema, trust};
+use crate::{Error, ErrorKind, Result, TypedParameter, TypedQuery, quote_literal};
 
 /// Creates the tables for jobs of distributed engines such as Spark.
 ///
