@@ -2,6 +2,8 @@
 
 use std::thread;
 
+use pgspate::driven::{FleetJobOptions, StreamEpoch};
+
 use crate::driven::DriverScene;
 use crate::run::session;
 
@@ -36,4 +38,20 @@ fn a_job_that_is_completed_meanwhile_is_not_forgotten() {
     );
     assert!(begin().is_complete);
     assert_eq!(scene.ids(), "-1 1");
+}
+
+/// A crash empties an unlogged table. So the ledger remembers no job that writes one.
+#[test]
+fn a_job_of_an_unlogged_table_has_no_name() {
+    let scene = DriverScene::new();
+    scene.case.db.run("alter table t set unlogged");
+    let epoch = StreamEpoch { stream: "s".to_owned(), number: 0, query: None, is_gapless: false };
+    let epoch = FleetJobOptions { epoch: Some(epoch), ..FleetJobOptions::default() };
+    for (name, options) in [(Some("job"), FleetJobOptions::default()), (None, epoch)] {
+        let error = scene.begin_with(name, options, None).unwrap_err();
+        assert!(error.to_string().contains("is unlogged"), "{error}");
+    }
+    let ticket = scene.begin_with(None, FleetJobOptions::default(), None).unwrap();
+    let receipt = scene.write(&ticket, 0, 1, 1);
+    assert_eq!(scene.complete(&ticket, &[receipt]).unwrap().rows_written, 1);
 }

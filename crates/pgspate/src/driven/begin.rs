@@ -56,7 +56,7 @@ pub fn begin(
     runtime.block_on(async {
         let client = &connection.client;
         let target = read_table(client, table).await?;
-        check_table(client, &target, &options).await?;
+        check_table(client, &target, name, &options).await?;
         let new = NewFleetJob {
             name,
             table_oid: target.oid,
@@ -202,13 +202,19 @@ fn connect_with_retries(dsn: &Dsn, limits: WaitLimits, runtime: &Handle) -> Resu
 async fn check_table(
     client: &Client,
     target: &TargetTable,
+    job_name: Option<&str>,
     options: &FleetJobOptions,
 ) -> Result<()> {
     let name = &target.sql_name;
-    if options.commit == FleetCommit::Task && target.unlogged != UnloggedExtent::Nothing {
+    // After a crash, the ledger would call rows written that are gone.
+    let is_remembered =
+        job_name.is_some() || options.epoch.is_some() || options.commit == FleetCommit::Task;
+    if is_remembered && target.unlogged != UnloggedExtent::Nothing {
         let message = format!("{name} is unlogged, so a crash would empty it, but not the ledger");
-        return Err(Error::new(ErrorKind::Plan, message)
-            .hint("Let the driver commit: then the rows are counted before they become visible."));
+        return Err(Error::new(ErrorKind::Plan, message).hint(format!(
+            "Begin a job without a name that the driver completes. Or run `alter table {name} set \
+             logged`."
+        )));
     }
     if options.mode != FleetMode::Replace {
         return Ok(());
