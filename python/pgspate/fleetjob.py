@@ -160,7 +160,8 @@ class Ticket:
             PlanError: No rows would replace those of the table, without ``allow_empty=``.
             LedgerError: A receipt is not known, or the server crashed and rows are missing.
 
-        The table is unchanged after an error.
+        The table is unchanged after an error, unless the connection was lost: then call `complete`
+        again.
         """
         text = json.dumps([vars(receipt) for receipt in receipts])
         call: _pgspate._CallOptions = ([], self._to, None, None)

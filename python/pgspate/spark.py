@@ -15,7 +15,7 @@ from queue import Empty, Full, Queue
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from ._engine import EngineJob, JobOptions, LoadJobOptions
+from ._engine import EngineJob, JobOptions, LoadJobOptions, complete_or_abort
 from ._errors import Error, UsageError
 from ._spark_types import arrow_schema
 from ._target import Target, conninfo
@@ -65,7 +65,8 @@ def load(
         What was written.
 
     Raises:
-        Error: The job could not be begun or completed. The table is unchanged.
+        Error: The job could not be begun or completed. The table is unchanged, unless the
+            connection was lost: `pgspate status` shows then whether the job is complete.
         PySparkException: A task failed too often. The job is aborted, and the table is unchanged.
     """
     job = EngineJob.of(table, conninfo(to), options, stable_parts=stable_parts)
@@ -112,7 +113,8 @@ def sync(
         What was written.
 
     Raises:
-        Error: The job could not be begun or completed. The table is unchanged.
+        Error: The job could not be begun or completed. The table is unchanged, unless the
+            connection was lost: `pgspate status` shows then whether the job is complete.
         PySparkException: A task failed too often. The job is aborted, and the table is unchanged.
     """
     scopes = [scope_by] if isinstance(scope_by, str) else list(scope_by)
@@ -190,12 +192,12 @@ def _write(job: EngineJob, df: DataFrame, create: bool, partitions: int | None) 
 
     try:
         found = df.mapInArrow(write_partition, "receipt string").collect()
-        return ticket.complete([Receipt(**json.loads(row[0])) for row in found])
     except BaseException:
         # A complete job stays as it is. `pgspate status` shows a job that could not be aborted.
         with suppress(Error):
             ticket.abort()
         raise
+    return complete_or_abort(ticket, [Receipt(**json.loads(row[0])) for row in found])
 
 
 def write_batches(

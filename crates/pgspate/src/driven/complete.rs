@@ -33,7 +33,7 @@ const PARTS_NAMED_MAX: usize = 10;
 /// that is written. [`ErrorKind::Plan`] if no rows would replace those of the table.
 /// [`ErrorKind::Ledger`] if a receipt is not known, if rows are missing after a server crash, or if
 /// the job was begun again. The errors of a sync. After an error no row of the table has changed,
-/// and the call can be repeated.
+/// unless the connection was lost. The call can be repeated, and finds what was done.
 pub fn complete(
     ticket: &FleetTicket,
     receipts: &[FleetReceipt],
