@@ -128,7 +128,8 @@ def write_postgres(
     Raises:
         Error: The job could not be begun or completed. The table is unchanged, unless the
             connection was lost: `pgspate status` shows then whether the job is complete.
-        RayError: A task failed. The job is aborted, and the table is unchanged.
+        RayError: A task failed. The job is aborted, and the table is unchanged. With
+            ``commit="task"``, parts that are written stay in the table.
     """
     if create:
         _create_table(ds, EngineJob.of(table, conninfo(to), options))

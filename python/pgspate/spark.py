@@ -68,6 +68,7 @@ def load(
         Error: The job could not be begun or completed. The table is unchanged, unless the
             connection was lost: `pgspate status` shows then whether the job is complete.
         PySparkException: A task failed too often. The job is aborted, and the table is unchanged.
+            With ``commit="task"``, parts that are written stay in the table.
     """
     job = EngineJob.of(table, conninfo(to), options, stable_parts=stable_parts)
     return _write(job, df, create, partitions)
