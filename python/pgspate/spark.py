@@ -139,7 +139,8 @@ def sink(
         to: As for `load`.
         stream: Name of the stream. Default: the query's id, which the checkpoint keeps. A query
             with a new checkpoint counts its epochs from 0 again, and is refused as a stream of a
-            name that another query has.
+            name that another query has. Spark Connect does not tell the id: there, give each
+            checkpoint another name.
         options: As for `load`.
 
     Returns:
