@@ -283,7 +283,15 @@ fn abandoned_jobs_are_shown_and_forgotten() {
     assert!(warning.contains(&format!("`pgspate status --forget {}`", first.job)), "{warning}");
     let status = |more: &str| scene.status(more);
     let said = status("");
-    assert!(said.stdout.contains("fleet") && said.stdout.contains("public.t"), "{}", said.stdout);
+    let line = format!("job {}  fleet into public.t\n", first.job);
+    assert!(said.stdout.contains(&line), "{}", said.stdout);
+    assert!(
+        said.stdout.contains("unfinished; run its driver again\n  1 part written"),
+        "{}",
+        said.stdout
+    );
+    let line = format!("job {}  fleet \"b\" into public.t\n", second.job);
+    assert!(said.stdout.contains(&line), "{}", said.stdout);
     assert_eq!(status(&format!("--forget {}", first.job)).status, Some(0));
     assert_eq!(scene.abort(&second), AbortOutcome::Aborted);
     assert_eq!(scene.abort(&second), AbortOutcome::IsAnother);

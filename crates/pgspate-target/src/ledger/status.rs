@@ -42,6 +42,10 @@ pub struct JobStatus {
     pub changes: Vec<String>,
     /// Whether a later server crash has emptied the table or its unlogged partitions.
     pub emptied: bool,
+    /// The name of a job of a distributed engine, if it has one.
+    pub name: Option<String>,
+    /// The parts that tasks of a distributed engine have written; `None` for other jobs.
+    pub parts: Option<i64>,
 }
 
 const LIST: &str = "\
@@ -52,8 +56,12 @@ select j.job, j.command, j.table_name,
        j.chunks + coalesce(l.chunks, 0), j.rows_in + coalesce(l.rows_in, 0),
        j.rows_written + coalesce(l.rows_written, 0), j.rows_rejected + coalesce(l.rows_rejected, 0),
        case when j.finished is null
-            then extract(epoch from clock_timestamp() - j.started)::bigint end
-from pgspate.job j left join lateral (
+            then extract(epoch from clock_timestamp() - j.started)::bigint end,
+       f.name,
+       case when f.job is not null
+            then coalesce((f.report::jsonb ->> 'parts')::bigint,
+                          (select count(distinct part) from pgspate.part p where p.job = j.job)) end
+from pgspate.job j left join pgspate.fleet_job f on f.job = j.job left join lateral (
     select count(*) as chunks, sum(rows_in)::bigint as rows_in,
            sum(rows_written)::bigint as rows_written, sum(rows_rejected)::bigint as rows_rejected
     from pgspate.ledger l where l.job = j.job and j.finished is null) l on true
@@ -105,6 +113,8 @@ pub async fn list_jobs(client: &Client, job: Option<i64>) -> Result<Vec<JobStatu
             age_seconds: row.get(11),
             changes: changes.map(RecordedChange::name).collect(),
             emptied: emptied.contains(&job.0),
+            name: row.get(12),
+            parts: row.get(13),
         });
     }
     Ok(jobs)
