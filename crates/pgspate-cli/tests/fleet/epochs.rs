@@ -37,7 +37,7 @@ fn an_epoch_is_written_once_by_tasks_that_join_its_job() {
         let threads: Vec<_> = (0..4).map(|_| begin()).collect();
         threads.into_iter().map(|it| it.join().unwrap()).collect()
     });
-    assert!(tickets.iter().all(|it| (it.job, it.fence) == (tickets[0].job, 1)));
+    assert!(tickets.iter().all(|it| (it.job, it.fence) == (tickets[0].job, tickets[0].fence)));
     let first = scene.write(&tickets[0], 0, 1, 2);
     let second = scene.write(&tickets[1], 1, 3, 4);
     let report = scene.complete(&begin(&scene, 0).unwrap(), &[first, second]).unwrap();

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use pgspate::driven::{FleetJobOptions, StreamEpoch};
+use pgspate::driven::{AbortOutcome, FleetCommit, FleetJobOptions, StreamEpoch};
 
 use crate::driven::DriverScene;
 use crate::run::session;
@@ -54,4 +54,29 @@ fn a_job_of_an_unlogged_table_has_no_name() {
     let ticket = scene.begin_with(None, FleetJobOptions::default(), None).unwrap();
     let receipt = scene.write(&ticket, 0, 1, 1);
     assert_eq!(scene.complete(&ticket, &[receipt]).unwrap().rows_written, 1);
+}
+
+/// A ledger that is created again, or restored from a backup, gives out its numbers again.
+#[test]
+fn a_task_of_an_older_ledger_does_not_write_into_a_job_of_the_same_number() {
+    let scene = DriverScene::new();
+    let by_task = FleetJobOptions { commit: FleetCommit::Task, ..FleetJobOptions::default() };
+    for options in [by_task, FleetJobOptions::default()] {
+        let zombie = scene.begin_with(None, options.clone(), None).unwrap();
+        scene
+            .case
+            .db
+            .run("drop schema pgspate cascade; drop schema if exists pgspate_job_1 cascade");
+        let ticket = scene.begin_with(Some("new"), options, None).unwrap();
+        assert_eq!(ticket.job, zombie.job);
+        assert!(scene.write_csv(&zombie, 0, "id\n9\n").is_err());
+        let receipt = scene.write(&ticket, 0, 1, 1);
+        assert!(scene.write_csv(&zombie, 0, "id\n9\n").is_err());
+        assert!(scene.complete(&zombie, std::slice::from_ref(&receipt)).is_err());
+        assert_eq!(scene.abort(&zombie), AbortOutcome::IsAnother);
+        scene.complete(&ticket, &[receipt]).unwrap();
+        assert!(scene.complete(&zombie, &[]).is_err());
+        assert_eq!(scene.ids(), "-1 1");
+        scene.case.db.run("delete from t where id > 0; drop schema pgspate cascade");
+    }
 }

@@ -5,6 +5,8 @@
 //! the job's current fence, so no attempt of an earlier run of the driver can seal. The rows of an
 //! attempt are recognised by the number of its transaction.
 
+use std::hash::{BuildHasher, RandomState};
+
 use tokio_postgres::{Client, Row};
 
 use super::fleet_stage::{create_run_stage, drop_old_stages};
@@ -16,7 +18,8 @@ use crate::{Error, ErrorKind, Result, TypedParameter, TypedQuery, quote_literal}
 /// Creates the tables for jobs of distributed engines such as Spark.
 ///
 /// - `fleet_job` has the state of a job in `pgspate.job` with the command `fleet`.
-///   `fleet_job.fence` counts the runs of the driver.
+///   `fleet_job.fence` counts the runs of the driver, from a random number on: a ledger that is
+///   created again or restored gives the same numbers to other jobs.
 /// - `part` has a row for each sealed attempt. `part.xid` is the number of its transaction.
 pub(super) const CREATE_TABLES: &str = "\
 create table pgspate.fleet_job (
@@ -42,6 +45,11 @@ create policy work on pgspate.fleet_job using (exists (
 alter table pgspate.part enable row level security;
 create policy work on pgspate.part using (exists (
     select from pgspate.job where job.job = part.job and IS_OURS))";
+
+/// The bits of a fence that count runs of the driver. The bits above are random, and the same in all
+/// runs of a job. All together fit into the numbers of JSON.
+const RUN_BITS: u32 = 20;
+const RANDOM_BITS: u32 = 31;
 
 /// A job to begin, or to begin again.
 #[derive(Debug, Clone, Copy)]
@@ -86,6 +94,19 @@ pub struct BegunFleetJob {
     pub is_complete: bool,
 }
 
+impl BegunFleetJob {
+    /// Returns the fence of the driver's first run.
+    pub(super) fn first_fence(&self) -> i64 {
+        self.fence >> RUN_BITS << RUN_BITS
+    }
+
+    /// Returns whether `fence` is that of a run of the same job, and not of another job that has
+    /// the same number.
+    pub fn is_job_of(&self, fence: i64) -> bool {
+        fence >> RUN_BITS == self.fence >> RUN_BITS
+    }
+}
+
 /// A sealed attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SealedPart {
@@ -128,7 +149,7 @@ pub struct LockedFleetJob {
 pub async fn begin_fleet_job(client: &Client, new: NewFleetJob<'_>) -> Result<BegunFleetJob> {
     schema::ensure_ledger(client).await?;
     let begun = in_transaction(client, begin_in_transaction(client, new)).await?;
-    if begun.fence > 1 && !begun.is_complete {
+    if begun.fence > begun.first_fence() && !begun.is_complete {
         drop_old_stages(client, &begun).await;
     }
     Ok(begun)
@@ -183,13 +204,15 @@ pub(super) async fn insert_job(
                values ($1, $1, 'fleet', $2, $3, false, $4::text::jsonb) returning job";
     let values: [&dyn TypedParameter; 4] = [&key, &new.table_oid, &new.table, &new.options];
     let job: i64 = client.fetch_one(sql, &values).await.map_err(refused)?.get(0);
-    let sql = "insert into pgspate.fleet_job (job, name) values ($1, $2)";
+    let sql = "insert into pgspate.fleet_job (job, name, fence) values ($1, $2, $3)";
     let name = new.name.map(str::to_owned);
-    client.run_statement(sql, &[&job, &name]).await.map_err(refused)?;
+    let random = RandomState::new().hash_one(job) >> (u64::BITS - RANDOM_BITS);
+    let fence = random.cast_signed() << RUN_BITS;
+    client.run_statement(sql, &[&job, &name, &fence]).await.map_err(refused)?;
     if new.destination == FleetDestination::Stage {
-        create_run_stage(client, job, 1, new).await?;
+        create_run_stage(client, job, fence, new).await?;
     }
-    Ok(BegunFleetJob { job, fence: 1, is_complete: false })
+    Ok(BegunFleetJob { job, fence, is_complete: false })
 }
 
 /// Begins the job of this key again, if there is one.
@@ -356,13 +379,20 @@ pub async fn seal_part(
 /// # Errors
 /// [`ErrorKind::Server`] if the ledger cannot be read, [`ErrorKind::Connect`] if the connection
 /// fails.
-pub async fn find_part(client: &Client, job: i64, part: i64) -> Result<Option<SealedPart>> {
+pub async fn find_part(
+    client: &Client,
+    begun: &BegunFleetJob,
+    part: i64,
+) -> Result<Option<SealedPart>> {
+    let job = begun.job;
     let key = lock_key(&digest_texts(["fleet part", &job.to_string(), &part.to_string()]));
     let lock = "select pg_catalog.pg_advisory_xact_lock($1)";
     client.fetch_one(lock, &[&key]).await.map_err(ledger_error())?;
-    let sql = "select part, xid, columns, rows from pgspate.part \
-               where job operator(pg_catalog.=) $1 and part operator(pg_catalog.=) $2";
+    let sql = "select p.part, p.xid, p.columns, p.rows, f.fence \
+               from pgspate.part p join pgspate.fleet_job f on f.job operator(pg_catalog.=) p.job \
+               where p.job operator(pg_catalog.=) $1 and p.part operator(pg_catalog.=) $2";
     let row = client.fetch_opt(sql, &[&job, &part]).await.map_err(ledger_error())?;
+    let row = row.filter(|row| begun.is_job_of(row.get(4)));
     Ok(row.as_ref().map(SealedPart::of_row))
 }
 

@@ -106,7 +106,7 @@ pub async fn stage_columns(client: &Client, table: u32) -> Result<Vec<String>> {
 /// Ends sessions that still write into stages of earlier runs, and drops these stages. Errors are
 /// ignored: the stages are dropped with the job's schema later.
 pub(super) async fn drop_old_stages(client: &Client, begun: &BegunFleetJob) {
-    for fence in 1..begun.fence {
+    for fence in begun.first_fence()..begun.fence {
         let stage = stage_name(begun.job, fence);
         end_writers(client, &stage).await;
         let sql = format!("set lock_timeout = '1s'; drop table if exists {stage}");

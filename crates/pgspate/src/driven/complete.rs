@@ -301,6 +301,9 @@ pub(super) async fn lock(client: &Client, ticket: &FleetTicket) -> Result<JobSta
     let Some(LockedFleetJob { fence, report, table, table_oid: oid }) = locked else {
         return Err(ticket.fenced_error());
     };
+    if !ticket.begun().is_job_of(fence) {
+        return Err(ticket.fenced_error());
+    }
     if let Some(report) = report {
         let bug = |error| Error::new(ErrorKind::Bug, "could not read the report").because(error);
         return serde_json::from_str(&report).map(JobState::Complete).map_err(bug);
