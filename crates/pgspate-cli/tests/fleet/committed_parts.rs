@@ -31,7 +31,7 @@ fn an_aborted_job_knows_the_parts_that_tasks_have_committed() {
     assert_eq!(scene.case.value(names), "job unstable");
 }
 
-/// Parts whose rows are gone are written again, and then once.
+/// Parts whose rows were removed are written again, and then once.
 #[test]
 fn a_rerun_writes_parts_again_if_the_table_was_emptied() {
     let scene = DriverScene::new();

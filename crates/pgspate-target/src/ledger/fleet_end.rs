@@ -30,7 +30,7 @@ pub async fn fence_off(
 }
 
 /// Returns whether an aborted job stays in the ledger because of parts that its tasks have
-/// committed: a rerun of a named job must find these parts, and `pgspate.reject` has their rejected
+/// committed. A rerun of a named job must find these parts. `pgspate.reject` may have their rejected
 /// rows. Waits for attempts that are sealed. Later ones are refused, as the fence was raised.
 ///
 /// # Errors

@@ -14,7 +14,8 @@ pub fn stage_name(job: i64, fence: i64) -> String {
     format!("{}.stage_{fence}", shadow::schema_name(JobId(job)))
 }
 
-/// Creates the stage of a job of [`FleetDestination::CreatedLater`](super::FleetDestination::CreatedLater). The job has no schema yet.
+/// Creates the stage of a job whose stage is created after the job has begun. The job has no schema
+/// yet.
 ///
 /// # Errors
 /// [`ErrorKind::Server`] if the stage cannot be created, [`ErrorKind::Connect`] if the connection

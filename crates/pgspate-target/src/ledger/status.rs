@@ -124,8 +124,8 @@ pub async fn list_jobs(client: &Client, job: Option<i64>) -> Result<Vec<JobStatu
 /// table are dropped.
 ///
 /// # Errors
-/// [`ErrorKind::Ledger`] if the job does not exist, if a session works on the job, if a driver
-/// completes the job meanwhile, or if the job has changes that are not put back.
+/// [`ErrorKind::Ledger`] if the job does not exist, or if a session works on the job. Also if a
+/// driver completes the job meanwhile, or if the job has changes that are not put back.
 pub async fn forget_job(client: &Client, job: i64) -> Result<()> {
     let jobs = list_jobs(client, Some(job)).await?;
     if let Some(worker) = jobs.first().and_then(|status| status.worker.as_deref()) {

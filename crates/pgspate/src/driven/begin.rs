@@ -206,7 +206,7 @@ async fn check_table(
     options: &FleetJobOptions,
 ) -> Result<()> {
     let name = &target.sql_name;
-    // After a crash, the ledger would call rows written that are gone.
+    // After a crash, the ledger would count rows as written that no longer exist.
     let is_remembered =
         job_name.is_some() || options.epoch.is_some() || options.commit == FleetCommit::Task;
     if is_remembered && target.unlogged != UnloggedExtent::Nothing {
