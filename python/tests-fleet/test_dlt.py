@@ -66,9 +66,8 @@ def test_types_are_those_of_dlt(run, db):
 @pytest.mark.parametrize(
     "options",
     [{"write_disposition": "append"}, {"write_disposition": "replace"},
-     {"write_disposition": "merge", "primary_key": "id"},
-     {"write_disposition": "merge", "merge_key": "id"}],
-    ids=["append", "replace", "merge by primary key", "merge by merge key"])
+     {"write_disposition": "merge", "primary_key": "id"}],
+    ids=["append", "replace", "merge"])
 def test_a_file_whose_answer_was_lost_is_loaded_once(run, db, monkeypatch, options, kind, lost):
     call, calls = getattr(Ticket, lost), []
 
