@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from . import _calls
-from ._errors import UsageError
-from .fleetjob import Epoch, Ticket, begin_write
+from ._errors import Error, UsageError
+from .fleetjob import Epoch, JobReport, Receipt, Ticket, begin_write
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -134,3 +135,18 @@ class EngineJob:
                                  hint="Cast it to the type that the new column should have.")
         _calls.load(schema.empty_table(), self.table, to=self.to, create=True,
                     primary_key=self.begin_options.get("key", []), ignore_unknown=True)
+
+
+def complete_or_abort(ticket: Ticket, receipts: Iterable[Receipt]) -> JobReport:
+    """Completes a job. After an error, aborts the job.
+
+    Returns the report also if only the answer to the commit was lost.
+    """
+    try:
+        return ticket.complete(receipts)
+    except BaseException as error:
+        # `pgspate status` shows a job that could not be aborted.
+        with suppress(Error):
+            if not ticket.abort() and isinstance(error, Error):
+                return ticket.complete([])
+        raise

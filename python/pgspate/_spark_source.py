@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
+from ._engine import complete_or_abort
 from ._errors import LedgerError, UsageError
 from ._spark_options import SparkOptions, parse_options
 from .fleetjob import Receipt, Ticket
@@ -98,7 +99,6 @@ class PartWriter(DataSourceArrowWriter):
         complete(self.ticket, messages)
 
     def abort(self, messages: list[Any]) -> None:
-        # Does nothing if the job is complete, as after a commit whose answer was lost.
         self.ticket.abort()
 
 
@@ -108,7 +108,7 @@ def complete(ticket: Ticket, messages: list[Any]) -> None:
         raise LedgerError("a task has ended without a message",
                           hint="Run the job again. Nothing was written.")
     receipts = [message.receipt for message in messages if message.receipt is not None]
-    report = ticket.complete(receipts)
+    report = complete_or_abort(ticket, receipts)
     for warning in report.warnings:
         warnings.warn(warning, stacklevel=3)
     print(f"pgspate: {report._summary()}", file=sys.stderr)

@@ -83,5 +83,6 @@ class EpochWriter(DataSourceStreamArrowWriter):
                 return
 
     def _begin(self, query: str, number: int) -> Ticket:
-        epoch = Epoch(self.options.stream or query, number, query)
+        # Spark commits every epoch, also one without rows.
+        epoch = Epoch(self.options.stream or query, number, query, is_gapless=True)
         return replace(self.options, job=epoch).begin()

@@ -1,7 +1,7 @@
 """An operator and a hook of Airflow that write files and rows into PostgreSQL.
 
-A retry of a task is safe: the ledger knows the files that are loaded, and a sync that is repeated
-finds nothing to do.
+A retry of a task that loads files is safe: the ledger knows the files that are loaded. A sync that
+is repeated finds nothing to do. Rows that `PgspateHook.load` has added are added again.
 """
 
 from __future__ import annotations

@@ -13,11 +13,9 @@ from dlt.common.storages.load_package import ParsedLoadJobFileName
 from dlt.destinations.impl.postgres.factory import PostgresTypeMapper, postgres
 from dlt.destinations.impl.postgres.postgres import PostgresClient
 
-from . import _calls
 from .fleetjob import begin_write
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from dlt.common.destination.client import LoadJob
     from dlt.common.destination.typing import PreparedTableSchema
     from dlt.common.schema import TColumnSchema
@@ -37,29 +35,13 @@ class ParquetLoadJob(RunnableLoadJob, HasFollowupJobs):
         client = self._job_client
         table = client.sql_client.make_qualified_table_name(self.load_table_name)
         to = client.config.credentials.to_native_representation()
-        is_staged = client.should_load_data_to_staging_dataset(self.load_table_name)
-        disposition = self._load_table.get("write_disposition")
-        if disposition == "append" and not is_staged:
-            self._append_once(table, to)
-        else:
-            # dlt may have emptied the table since an earlier attempt.
-            _calls.load(_read_batches(self._file_path), table, to=to, commit="end")
-
-    def _append_once(self, table: str, to: str) -> None:
-        """Appends the file, unless an earlier attempt has done so and its answer was lost."""
-        # The file's name has the number of the attempt. The job's id does not.
+        # dlt empties tables before the first file of a load, and not again. So a file is added
+        # unless an earlier attempt has added it, and only its answer was lost. The file's name has
+        # the number of the attempt. The job's id does not.
         name = f"dlt load {self._load_id}, {self.job_id()}"
         ticket = begin_write(table, to=to, job=name, commit="task", stable_parts=True)
         if not ticket.is_complete:
             ticket.complete([ticket.write(0, self._file_path)])
-
-
-def _read_batches(path: str) -> pa.RecordBatchReader:
-    import pyarrow
-    from pyarrow import parquet
-
-    file = parquet.ParquetFile(path)
-    return pyarrow.RecordBatchReader.from_batches(file.schema_arrow, file.iter_batches())
 
 
 class PgspateClient(PostgresClient):

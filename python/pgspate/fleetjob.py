@@ -38,11 +38,14 @@ class Epoch:
         stream: Name of the stream. Each table has streams of its own.
         number: Number of the epoch. Numbers grow, and an epoch is repeated until it is complete.
         query: Id of the query that counts the epochs. A stream of another query is refused.
+        is_gapless: Whether the query completes every epoch, also one without rows. Then a missing
+            epoch is refused. Otherwise ``Ticket.warnings`` has it.
     """
 
     stream: str
     number: int
     query: str | None = None
+    is_gapless: bool = False
 
 
 @dataclass(frozen=True)
@@ -157,7 +160,8 @@ class Ticket:
             PlanError: No rows would replace those of the table, without ``allow_empty=``.
             LedgerError: A receipt is not known, or the server crashed and rows are missing.
 
-        The table is unchanged after an error.
+        The table is unchanged after an error, unless the connection was lost: then call `complete`
+        again.
         """
         text = json.dumps([vars(receipt) for receipt in receipts])
         call: _pgspate._CallOptions = ([], self._to, None, None)
@@ -167,6 +171,7 @@ class Ticket:
     def abort(self) -> bool:
         """Removes all that the job has written, except parts that are visible already.
 
+        A named job with such parts stays in the ledger, so that a rerun does not write them again.
         Returns false, and changes nothing, if the job is complete or was begun again.
         """
         call: _pgspate._CallOptions = ([], self._to, None, None)

@@ -19,7 +19,7 @@ from ray.data import Datasink as _RayDatasink
 from ray.data.block import BlockAccessor
 
 from . import _calls
-from ._engine import EngineJob, LoadJobOptions
+from ._engine import EngineJob, LoadJobOptions, complete_or_abort
 from ._errors import Error, LedgerError, UsageError
 from ._fleet import FleetReport, fleet
 from ._target import Target, conninfo
@@ -81,7 +81,7 @@ class Datasink(_RayDatasink["Receipt | None"]):
         if self._ticket is None:
             self.on_write_start()
         receipts = [receipt for receipt in write_result.write_returns if receipt is not None]
-        self.report = self._begun().complete(receipts)
+        self.report = complete_or_abort(self._begun(), receipts)
 
     def on_write_failed(self, error: Exception) -> None:
         """Aborts the job, unless it is complete."""
@@ -126,8 +126,10 @@ def write_postgres(
         What was written.
 
     Raises:
-        Error: The job could not be begun or completed. The table is unchanged.
-        RayError: A task failed. The job is aborted, and the table is unchanged.
+        Error: The job could not be begun or completed. The table is unchanged, unless the
+            connection was lost: `pgspate status` shows then whether the job is complete.
+        RayError: A task failed. The job is aborted, and the table is unchanged. With
+            ``commit="task"``, parts that are written stay in the table.
     """
     if create:
         _create_table(ds, EngineJob.of(table, conninfo(to), options))
@@ -196,6 +198,8 @@ def sync_each(
     items = list(scopes)
     now = datetime.datetime.now(datetime.timezone.utc)
     generation = generation or now.strftime("%Y-%m-%dT%H:%M:%S.%f")
+    if not items:
+        return FleetReport(fleet_name or table, generation, "sync", table)
     common = {**options, "to": server, "fleet": fleet_name or table, "generation": generation,
               "members": len(items), "connections": connections}
 

@@ -15,7 +15,7 @@ from queue import Empty, Full, Queue
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from ._engine import EngineJob, JobOptions, LoadJobOptions
+from ._engine import EngineJob, JobOptions, LoadJobOptions, complete_or_abort
 from ._errors import Error, UsageError
 from ._spark_types import arrow_schema
 from ._target import Target, conninfo
@@ -65,8 +65,10 @@ def load(
         What was written.
 
     Raises:
-        Error: The job could not be begun or completed. The table is unchanged.
+        Error: The job could not be begun or completed. The table is unchanged, unless the
+            connection was lost: `pgspate status` shows then whether the job is complete.
         PySparkException: A task failed too often. The job is aborted, and the table is unchanged.
+            With ``commit="task"``, parts that are written stay in the table.
     """
     job = EngineJob.of(table, conninfo(to), options, stable_parts=stable_parts)
     return _write(job, df, create, partitions)
@@ -112,7 +114,8 @@ def sync(
         What was written.
 
     Raises:
-        Error: The job could not be begun or completed. The table is unchanged.
+        Error: The job could not be begun or completed. The table is unchanged, unless the
+            connection was lost: `pgspate status` shows then whether the job is complete.
         PySparkException: A task failed too often. The job is aborted, and the table is unchanged.
     """
     scopes = [scope_by] if isinstance(scope_by, str) else list(scope_by)
@@ -136,7 +139,8 @@ def sink(
         to: As for `load`.
         stream: Name of the stream. Default: the query's id, which the checkpoint keeps. A query
             with a new checkpoint counts its epochs from 0 again, and is refused as a stream of a
-            name that another query has.
+            name that another query has. Spark Connect does not tell the id: there, give each
+            checkpoint another name.
         options: As for `load`.
 
     Returns:
@@ -190,12 +194,12 @@ def _write(job: EngineJob, df: DataFrame, create: bool, partitions: int | None) 
 
     try:
         found = df.mapInArrow(write_partition, "receipt string").collect()
-        return ticket.complete([Receipt(**json.loads(row[0])) for row in found])
     except BaseException:
         # A complete job stays as it is. `pgspate status` shows a job that could not be aborted.
         with suppress(Error):
             ticket.abort()
         raise
+    return complete_or_abort(ticket, [Receipt(**json.loads(row[0])) for row in found])
 
 
 def write_batches(

@@ -61,16 +61,26 @@ def test_types_are_those_of_dlt(run, db):
                      b"\x00\xff", {"a": [1]}, "jsonb")
 
 
-def test_a_file_whose_answer_was_lost_is_appended_once(run, db, monkeypatch):
-    write, calls = Ticket.write, []
+@pytest.mark.parametrize("lost", ["write", "complete"])
+@pytest.mark.parametrize("kind", ["rows", "arrow"])
+@pytest.mark.parametrize(
+    "options",
+    [{"write_disposition": "append"}, {"write_disposition": "replace"},
+     {"write_disposition": "merge", "primary_key": "id"}],
+    ids=["append", "replace", "merge"])
+def test_a_file_whose_answer_was_lost_is_loaded_once(run, db, monkeypatch, options, kind, lost):
+    call, calls = getattr(Ticket, lost), []
 
-    def lose_the_first_answer(*arguments, **options):
-        receipt = write(*arguments, **options)
-        calls.append(receipt)
+    def lose_the_first_answer(*arguments):
+        answer = call(*arguments)
+        calls.append(answer)
         if len(calls) == 1:
             raise pgspate.ConnectError("the answer was lost", is_retryable=True)
-        return receipt
+        return answer
 
-    monkeypatch.setattr(Ticket, "write", lose_the_first_answer)
-    run([{"id": 1, "name": "a"}], write_disposition="append")
-    assert len(calls) >= 2 and items(db) == [(1, "a")]
+    rows = [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]
+    if kind == "arrow":
+        rows = pytest.importorskip("pyarrow").Table.from_pylist(rows)
+    monkeypatch.setattr(Ticket, lost, lose_the_first_answer)
+    run(rows, **options)
+    assert calls and items(db) == [(1, "a"), (2, "b")]

@@ -150,3 +150,8 @@ def test_a_removed_node_is_written_once(table, dsn, tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     assert int(done.stdout.splitlines()[-1]) >= 2
     check(table)
+
+
+def test_no_scopes_are_no_error(dsn):
+    report = pgspate.ray.sync_each([], lambda _: [], "use", to=dsn, scope_by="meter")
+    assert report.is_complete and report.members == 0

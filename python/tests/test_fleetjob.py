@@ -9,7 +9,8 @@ import pickle
 import pytest
 
 import pgspate
-from pgspate.fleetjob import Epoch, begin_write
+from pgspate._engine import complete_or_abort
+from pgspate.fleetjob import Epoch, Ticket, begin_write
 
 
 @pytest.fixture
@@ -160,3 +161,33 @@ def test_an_epoch_of_a_stream_is_written_once(table, dsn):
     with pytest.raises(pgspate.LedgerError, match="is written by the query a"):
         begin_write("t", to=dsn, job=Epoch("orders", 0, "b"))
     assert table.execute("select array_agg(id order by id) from t").fetchone() == ([0, 1],)
+
+
+def test_a_missing_epoch_is_refused_or_a_warning(table, dsn):
+    begin_write("t", to=dsn, job=Epoch("orders", 0, "a", is_gapless=True)).complete([])
+    with pytest.raises(pgspate.LedgerError, match="does not follow epoch 0"):
+        begin_write("t", to=dsn, job=Epoch("orders", 2, "a", is_gapless=True))
+    ticket = begin_write("t", to=dsn, job=Epoch("orders", 2, "a"))
+    assert "does not follow epoch 0" in "".join(ticket.warnings)
+
+
+def test_a_completion_whose_answer_was_lost_returns_the_report(table, dsn, monkeypatch):
+    ticket = begin_write("t", to=dsn)
+    receipts = [ticket.write(0, [{"id": 1}])]
+    complete, lost = Ticket.complete, [True]
+
+    def lose_the_first_answer(*arguments):
+        report = complete(*arguments)
+        if lost.pop():
+            lost.append(False)
+            raise pgspate.ConnectError("the answer was lost", is_retryable=True)
+        return report
+
+    monkeypatch.setattr(Ticket, "complete", lose_the_first_answer)
+    assert complete_or_abort(ticket, receipts).rows_written == 1
+    # A job that is not complete is aborted.
+    monkeypatch.undo()
+    ticket = begin_write("t", to=dsn)
+    with pytest.raises(pgspate.Error):
+        complete_or_abort(ticket, [ticket.write(0, [{"id": 1}])])
+    assert ticket.abort() is False

@@ -171,13 +171,23 @@ fn render(job: &JobStatus) -> String {
         (None, None) if job.emptied => format!("unfinished, and emptied since: {EMPTIED}"),
         (Some(finished), _) => format!("finished {finished}"),
         (None, Some(worker)) => format!("running in {worker}"),
+        (None, None) if job.parts.is_some() => "unfinished; run its driver again".to_owned(),
         (None, None) => "unfinished; run the same command again to continue".to_owned(),
     };
     let age = job.age_seconds.map_or_else(String::new, |age| format!(", {} ago", long(age)));
     let from = match job.sources.as_slice() {
-        [] => "nothing".to_owned(),
-        [only] => only.clone(),
-        [first, rest @ ..] => format!("{first} and {} more", rest.len()),
+        [] if job.parts.is_some() => {
+            job.name.as_ref().map_or_else(String::new, |name| format!(" \"{name}\""))
+        }
+        [] => " nothing".to_owned(),
+        [only] => format!(" {only}"),
+        [first, rest @ ..] => format!(" {first} and {} more", rest.len()),
+    };
+    let rows = plural(job.rows_written.unsigned_abs(), "row");
+    let written = match job.parts.map(|parts| plural(parts.unsigned_abs(), "part")) {
+        Some(parts) if job.finished.is_none() => format!("{parts} written"),
+        Some(parts) => format!("{rows} in {parts}"),
+        None => format!("{rows} in {}", plural(job.chunks.unsigned_abs(), "chunk")),
     };
     let rejected = match job.rows_rejected {
         0 => String::new(),
@@ -196,14 +206,9 @@ fn render(job: &JobStatus) -> String {
         ),
     };
     format!(
-        "job {}  {} {from} into {}\n  began {}{age}; {state}\n  {} in {}{rejected}{shadow}\n\
+        "job {}  {}{from} into {}\n  began {}{age}; {state}\n  {written}{rejected}{shadow}\n\
          {changes}",
-        job.job,
-        job.command,
-        job.table,
-        job.started,
-        plural(job.rows_written.unsigned_abs(), "row"),
-        plural(job.chunks.unsigned_abs(), "chunk"),
+        job.job, job.command, job.table, job.started,
     )
 }
 

@@ -18,7 +18,7 @@ use tokio::runtime::Runtime;
 
 use crate::plan::{Fault, FaultPlace, FaultPlan};
 use crate::proxy::Proxy;
-use crate::run::{finish, spawn};
+use crate::run::{Run, finish, spawn};
 use crate::support::LoadCase;
 use crate::test_random::{TestRandom, long_run};
 
@@ -132,6 +132,14 @@ impl DriverScene {
 
     pub(crate) fn abort(&self, ticket: &FleetTicket) -> AbortOutcome {
         driven::abort(ticket, &self.dsn, WaitLimits::default(), self.runtime.handle()).unwrap()
+    }
+
+    /// Runs `pgspate status` with more arguments.
+    pub(crate) fn status(&self, more: &str) -> Run {
+        let dsn = self.case.db.dsn();
+        let mut command = self.case.command(&["status", "--to", &dsn]);
+        command.args(more.split_whitespace());
+        finish(spawn(&mut command))
     }
 
     pub(crate) fn ids(&self) -> String {
@@ -273,14 +281,17 @@ fn abandoned_jobs_are_shown_and_forgotten() {
     let second = scene.begin(Some("b")).unwrap();
     let warning = second.warnings.join("");
     assert!(warning.contains(&format!("`pgspate status --forget {}`", first.job)), "{warning}");
-    let status = |more: &str| {
-        let dsn = scene.case.db.dsn();
-        let mut command = scene.case.command(&["status", "--to", &dsn]);
-        command.args(more.split_whitespace());
-        finish(spawn(&mut command))
-    };
+    let status = |more: &str| scene.status(more);
     let said = status("");
-    assert!(said.stdout.contains("fleet") && said.stdout.contains("public.t"), "{}", said.stdout);
+    let line = format!("job {}  fleet into public.t\n", first.job);
+    assert!(said.stdout.contains(&line), "{}", said.stdout);
+    assert!(
+        said.stdout.contains("unfinished; run its driver again\n  1 part written"),
+        "{}",
+        said.stdout
+    );
+    let line = format!("job {}  fleet \"b\" into public.t\n", second.job);
+    assert!(said.stdout.contains(&line), "{}", said.stdout);
     assert_eq!(status(&format!("--forget {}", first.job)).status, Some(0));
     assert_eq!(scene.abort(&second), AbortOutcome::Aborted);
     assert_eq!(scene.abort(&second), AbortOutcome::IsAnother);

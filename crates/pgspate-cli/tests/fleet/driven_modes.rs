@@ -10,7 +10,7 @@ use pgspate::target::connect::{Dsn, Environment};
 use crate::driven::DriverScene;
 use crate::run::session;
 
-fn replacing() -> FleetJobOptions {
+pub(crate) fn replacing() -> FleetJobOptions {
     FleetJobOptions { mode: FleetMode::Replace, ..FleetJobOptions::default() }
 }
 
@@ -18,11 +18,11 @@ fn syncing() -> FleetJobOptions {
     FleetJobOptions { mode: FleetMode::Sync, ..FleetJobOptions::default() }
 }
 
-fn by_task(stable_parts: bool) -> FleetJobOptions {
+pub(crate) fn by_task(stable_parts: bool) -> FleetJobOptions {
     FleetJobOptions { commit: FleetCommit::Task, stable_parts, ..FleetJobOptions::default() }
 }
 
-fn begin(scene: &DriverScene, options: FleetJobOptions) -> FleetTicket {
+pub(crate) fn begin(scene: &DriverScene, options: FleetJobOptions) -> FleetTicket {
     scene.begin_with(Some("job"), options, None).unwrap()
 }
 
@@ -159,6 +159,7 @@ fn a_job_syncs_the_scopes_of_all_its_parts() {
     let few = SyncOptions { max_delete: 10.0, ..all.clone() };
     let error = scene.complete_sync(&ticket, &receipts, &few).unwrap_err();
     assert!(error.messages().join("; ").contains("would be deleted"), "{error:?}");
+    assert!(!error.hint_text().unwrap().contains("--check"), "{error:?}");
     assert_eq!(scene.ids(), "-1 1 2 9");
     let report = scene.complete_sync(&ticket, &receipts, &all).unwrap();
     assert_eq!((report.rows_in, report.inserted, report.updated, report.deleted), (5, 3, 1, 2));
@@ -181,6 +182,7 @@ fn a_job_upserts_and_refuses_a_key_that_two_parts_have() {
     let receipts = [first.clone(), other];
     let error = scene.complete_sync(&ticket, &receipts, &upsert).unwrap_err();
     assert!(error.messages().join("; ").contains("key"), "{error:?}");
+    assert!(!error.hint_text().unwrap().contains("--keep"), "{error:?}");
     assert_eq!(scene.ids(), "-1");
     let narrow = scene.write_csv(&ticket, 1, "id\n2\n").unwrap();
     let error = scene.complete_sync(&ticket, &[first.clone(), narrow], &upsert).unwrap_err();

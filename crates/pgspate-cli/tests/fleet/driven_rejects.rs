@@ -1,7 +1,7 @@
 //! Rejected rows of jobs of distributed engines such as Spark.
 
 use pgspate::ErrorKind;
-use pgspate::driven::{FleetCommit, FleetJobOptions, FleetMode, FleetTicket};
+use pgspate::driven::{AbortOutcome, FleetCommit, FleetJobOptions, FleetMode, FleetTicket};
 use pgspate::sync::{Scope, SyncOptions};
 
 use crate::driven::DriverScene;
@@ -116,4 +116,15 @@ fn a_task_that_commits_rejects_rows_that_a_constraint_refuses() {
     let error = scene.complete(&ticket, &[receipt]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Server);
     assert_eq!(scene.ids(), "-1 1 2");
+}
+
+#[test]
+fn rejects_of_committed_parts_outlive_an_abort() {
+    let scene = DriverScene::new();
+    let by_task = FleetJobOptions { commit: FleetCommit::Task, ..rejecting(5) };
+    let ticket = scene.begin_with(None, by_task, None).unwrap();
+    scene.write_csv(&ticket, 0, "id\nx\n1\n").unwrap();
+    assert_eq!(scene.abort(&ticket), AbortOutcome::Aborted);
+    assert_eq!(scene.ids(), "-1 1");
+    assert_eq!(scene.case.value("select count(*) from pgspate.reject"), "1");
 }

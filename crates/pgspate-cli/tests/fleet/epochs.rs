@@ -10,10 +10,11 @@ use pgspate::driven::{
 use pgspate::session::WaitLimits;
 
 use crate::driven::DriverScene;
+use crate::run::{finish, spawn};
 
 fn epoch(number: i64, query: Option<&str>) -> FleetJobOptions {
     let query = query.map(str::to_owned);
-    let epoch = StreamEpoch { stream: "orders".to_owned(), number, query };
+    let epoch = StreamEpoch { stream: "orders".to_owned(), number, query, is_gapless: false };
     FleetJobOptions { epoch: Some(epoch), ..FleetJobOptions::default() }
 }
 
@@ -36,7 +37,7 @@ fn an_epoch_is_written_once_by_tasks_that_join_its_job() {
         let threads: Vec<_> = (0..4).map(|_| begin()).collect();
         threads.into_iter().map(|it| it.join().unwrap()).collect()
     });
-    assert!(tickets.iter().all(|it| (it.job, it.fence) == (tickets[0].job, 1)));
+    assert!(tickets.iter().all(|it| (it.job, it.fence) == (tickets[0].job, tickets[0].fence)));
     let first = scene.write(&tickets[0], 0, 1, 2);
     let second = scene.write(&tickets[1], 1, 3, 4);
     let report = scene.complete(&begin(&scene, 0).unwrap(), &[first, second]).unwrap();
@@ -86,6 +87,27 @@ fn the_ledger_keeps_the_latest_epoch_and_refuses_to_go_back() {
     assert!(scene.begin_with(None, epoch(5, None), None).unwrap().is_complete);
 }
 
+/// The database has lost epoch 1, or the query skips epochs without rows.
+#[test]
+fn a_missing_epoch_is_refused_if_the_query_completes_all() {
+    let scene = DriverScene::new();
+    let gapless = |number| {
+        let options = epoch(number, Some("a"));
+        let epoch = options.epoch.map(|it| StreamEpoch { is_gapless: true, ..it });
+        scene.begin_with(None, FleetJobOptions { epoch, ..FleetJobOptions::default() }, None)
+    };
+    scene.complete(&gapless(4).unwrap(), &[]).unwrap();
+    let expected = "epoch 6 of stream orders does not follow epoch 4, the latest in the ledger";
+    assert_eq!(refusal(gapless(6)), expected);
+    let begun = begin(&scene, 6).unwrap();
+    assert_eq!(begun.warnings, [expected]);
+    assert!(begin(&scene, 6).unwrap().warnings.is_empty());
+    scene.complete(&begun, &[]).unwrap();
+    let next = gapless(7).unwrap();
+    assert!(next.warnings.is_empty());
+    scene.complete(&next, &[]).unwrap();
+}
+
 #[test]
 fn an_epoch_waits_for_the_epoch_before() {
     let scene = DriverScene::new();
@@ -96,6 +118,28 @@ fn an_epoch_waits_for_the_epoch_before() {
     assert!(refusal(scene.begin_with(None, other, None)).contains("with other options"));
     assert_eq!(scene.abort(&ticket), AbortOutcome::Aborted);
     assert!(!begin(&scene, 4).unwrap().is_complete);
+}
+
+/// An abort raises the fence before it drops the stage. It may be interrupted in between, or may not
+/// get the lock on the stage.
+#[test]
+fn an_epoch_goes_on_after_an_abort_that_failed() {
+    let scene = DriverScene::new();
+    let aborted = begin(&scene, 0).unwrap();
+    let stale = scene.write(&aborted, 0, 1, 1);
+    for dropped in [String::new(), format!("; drop schema pgspate_job_{} cascade", aborted.job)] {
+        scene.case.db.run(&format!("update pgspate.fleet_job set fence = fence + 1{dropped}"));
+        let again = begin(&scene, 0).unwrap();
+        assert_eq!(begin(&scene, 0).unwrap(), again);
+        assert!(scene.write_csv(&aborted, 1, "id\n9\n").is_err());
+        scene.write(&again, 0, 1, 1);
+    }
+    let again = begin(&scene, 0).unwrap();
+    let receipt = scene.write(&again, 0, 1, 1);
+    assert!(refusal(scene.complete(&again, &[stale])).contains("is not of job"));
+    assert_eq!(scene.complete(&again, &[receipt]).unwrap().losers, 1);
+    assert_eq!(scene.ids(), "-1 1");
+    scene.assert_clean();
 }
 
 /// A stream writes into its table also after other rows have taken the place of the old ones.
@@ -133,6 +177,40 @@ fn a_stream_outlives_a_new_name_of_its_table() {
     write(&begin_into("t", 2), 3);
     assert_eq!(scene.ids(), "-1 1 2 3");
     assert_eq!(scene.case.value("select count(*) from pgspate.job"), "1");
+}
+
+/// The job of the latest epoch follows the table, also under a new name.
+#[test]
+fn a_repeated_epoch_is_complete_after_a_new_name_and_an_exchange() {
+    let scene = DriverScene::new();
+    let begin_into = |table: &str, name: Option<&str>, options| {
+        let (limits, handle) = (WaitLimits::default(), scene.runtime.handle());
+        driven::begin(table, name, options, None, &scene.dsn, limits, handle).unwrap()
+    };
+    let append = FleetJobOptions::default;
+    let ticket = begin_into("t", None, epoch(0, Some("a")));
+    scene.complete(&ticket, &[scene.write(&ticket, 0, 1, 1)]).unwrap();
+    let ticket = begin_into("t", Some("nightly"), append());
+    scene.complete(&ticket, &[scene.write(&ticket, 0, 2, 2)]).unwrap();
+    scene.case.db.run("alter table t rename to u");
+    let replacing = FleetJobOptions { mode: FleetMode::Replace, ..append() };
+    let ticket = begin_into("u", None, replacing);
+    scene.complete(&ticket, &[scene.write(&ticket, 0, 1, 2)]).unwrap();
+    assert!(begin_into("u", None, epoch(0, Some("a"))).is_complete);
+    assert!(begin_into("u", Some("nightly"), append()).is_complete);
+
+    scene.case.put("new.csv", "id,name\n1,a\n2,b\n");
+    let open = begin_into("u", Some("open"), append());
+    let receipt = scene.write(&open, 0, 3, 3);
+    let dsn = scene.case.db.dsn();
+    let args = ["load", "new.csv", "--table", "u", "--replace=swap", "--to", &dsn];
+    let run = finish(spawn(&mut scene.case.command(&args)));
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    assert!(begin_into("u", None, epoch(0, Some("a"))).is_complete);
+    assert!(begin_into("u", Some("nightly"), append()).is_complete);
+    scene.complete(&open, &[receipt]).unwrap();
+    let ids = "select string_agg(id::text, ' ' order by id) from u";
+    assert_eq!(scene.case.value(ids), "1 2 3");
 }
 
 #[test]

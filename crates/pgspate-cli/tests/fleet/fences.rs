@@ -126,6 +126,32 @@ fn a_generation_is_for_one_table_and_one_number_of_members() {
     }
 }
 
+/// Slurm starts one member again as an array of its index alone.
+#[test]
+fn a_member_of_a_slurm_array_can_run_alone_again() {
+    let scene = FleetScene::new(3, 6);
+    let run = |index: u32, first: u32, last: u32| {
+        let dsn = scene.case.db.dsn();
+        let mut command = scene.case.command(&["sync", "--to", &dsn, "a/{member}.csv"]);
+        let args = "--table reading --scope-by meter --max-delete 100% --fleet nights --json \
+                    --generation 1 --quiet";
+        command.args(args.split_whitespace());
+        command.env("SLURM_ARRAY_TASK_ID", index.to_string());
+        command.env("SLURM_ARRAY_TASK_COUNT", (last - first + 1).to_string());
+        command.env("SLURM_ARRAY_TASK_MIN", first.to_string());
+        command.env("SLURM_ARRAY_TASK_MAX", last.to_string());
+        finish(spawn(&mut command))
+    };
+    parse(&run(0, 0, 2));
+    parse(&run(1, 0, 2));
+    assert_eq!(parse(&run(2, 2, 2))["fleet"]["members"], 3);
+    let (status, report) = scene.fleet();
+    assert_eq!((status, &report["done"], &report["tended"]), (Some(0), &3.into(), &true.into()));
+    scene.case.put("a/3.csv", "meter,day,use\n3,1,1.00\n");
+    let refused = run(3, 3, 3).json_refusal();
+    assert!(refused.contains("has members 0 to 2, not 3 to 3"), "{refused}");
+}
+
 #[test]
 fn a_forgotten_generation_no_longer_refuses_older_ones() {
     let scene = FleetScene::new(1, 2);

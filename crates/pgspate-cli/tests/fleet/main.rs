@@ -2,6 +2,7 @@
 //!
 //! `PGSPATE_TEST_FAULTS=N` kills and disturbs N attempts of members instead of a few.
 
+mod committed_parts;
 mod connections;
 mod driven;
 mod driven_modes;
@@ -11,6 +12,7 @@ mod epochs;
 mod example;
 mod faults;
 mod fences;
+mod job_ends;
 mod loads;
 mod members;
 #[allow(dead_code, reason = "other tests use the rest of this module")]

@@ -8,6 +8,12 @@ use super::job::{JobId, ledger_error};
 use super::trust::LedgerSchema;
 use crate::{Result, TypedQuery};
 
+/// A condition: the table of a job `j` was emptied after the job began, so the job's rows no longer
+/// count.
+pub(super) const IS_EMPTIED: &str = "\
+exists (select from pgspate.emptied e where e.table_oid = j.table_oid and e.upto >= j.job
+        and e.but <> j.job)";
+
 /// Returns whether the table is empty, so that no rows of an earlier run are left.
 pub(super) async fn is_table_empty(client: &Client, identity: &JobIdentity) -> Result<bool> {
     if !identity.keeps_rows {
@@ -36,7 +42,8 @@ pub(super) async fn is_table_empty(client: &Client, identity: &JobIdentity) -> R
 }
 
 /// Returns statements that record that the table is emptied, so that the rows of all jobs except
-/// `except` no longer count. The statements must run in the transaction that empties the table.
+/// `except` no longer count. Parts that tasks have committed are forgotten. The statements must run
+/// in the transaction that empties the table.
 /// Returns an empty string without a ledger, or if this role may not write the ledger.
 pub async fn record_emptied_sql(
     client: &Client,
@@ -46,18 +53,29 @@ pub async fn record_emptied_sql(
     if !LedgerSchema::read(client).await?.is_readable() {
         return Ok(String::new());
     }
-    let sql =
-        "select coalesce(has_table_privilege(to_regclass('pgspate.emptied'), 'insert'), false)";
-    if !client.fetch_one(sql, &[]).await.map_err(ledger_error())?.get::<_, bool>(0) {
+    let sql = "select coalesce(has_table_privilege(to_regclass('pgspate.emptied'), 'insert'), false), \
+                      coalesce(has_table_privilege(to_regclass('pgspate.part'), 'delete'), false)";
+    let may = client.fetch_one(sql, &[]).await.map_err(ledger_error())?;
+    if !may.get::<_, bool>(0) {
         return Ok(String::new());
     }
     let except = except.map_or(0, |job| job.0);
+    let tables = format!(
+        "(select {table_oid}::oid as oid \
+          union select relid::oid from pg_partition_tree({table_oid}::oid::regclass)) t"
+    );
+    let parts = match may.get(1) {
+        true => format!(
+            "; delete from pgspate.part p using pgspate.job j, {tables} \
+             where j.job = p.job and j.table_oid = t.oid and j.command = 'fleet' \
+               and j.options->>'commit' = 'task' and j.job <> {except}"
+        ),
+        false => String::new(),
+    };
     Ok(format!(
         "delete from pgspate.emptied where table_oid = {table_oid}::oid; \
          insert into pgspate.emptied (table_oid, upto, but) \
          select t.oid, coalesce((select max(job) from pgspate.job), 0), {except} \
-         from (select {table_oid}::oid as oid \
-               union select relid::oid from pg_partition_tree({table_oid}::oid::regclass)) t \
-         where pg_catalog.has_table_privilege(t.oid, 'truncate')"
+         from {tables} where pg_catalog.has_table_privilege(t.oid, 'truncate'){parts}"
     ))
 }

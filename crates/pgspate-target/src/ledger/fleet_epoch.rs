@@ -10,6 +10,7 @@ use super::fleet_job::{
     BegunFleetJob, NewFleetJob, check_trusted, in_transaction, insert_job, lock_for_begin,
     other_options_error, other_table_error,
 };
+use super::fleet_stage::ensure_stage;
 use super::identity::digest_texts;
 use super::job::ledger_error;
 use super::schema;
@@ -33,20 +34,27 @@ pub struct EpochOfStream<'a> {
     pub number: i64,
     /// The id of the query that counts the epochs, if it is known.
     pub query: Option<&'a str>,
+    /// Whether the query completes every epoch. Then a missing epoch is refused.
+    pub is_gapless: bool,
 }
 
-/// Begins the job of an epoch, or joins it if it has begun. The latest epoch may be
-/// begun again after it was completed. `new.options` have the epoch as `epoch`.
+/// The job of an epoch, and a warning if the ledger has not seen the epochs before.
+type JoinedEpoch = (BegunFleetJob, Option<String>);
+
+/// Begins the job of an epoch, or joins it if it has begun. The latest epoch may be begun again
+/// after it was completed. `new.options` have the epoch as `epoch`. Returns a warning, too, if
+/// epochs are missing before this one.
 ///
 /// # Errors
 /// [`ErrorKind::Ledger`] if the stream belongs to another query or to an untrusted role, or if its
-/// job was begun with other options. Also if an earlier epoch is not complete, or a later one is.
+/// job was begun with other options. Also if an earlier epoch is not complete, or a later one is, or
+/// if an epoch is missing that the query has completed.
 /// [`ErrorKind::Server`] if the ledger cannot be written or the stage cannot be created.
 pub async fn join_epoch(
     client: &Client,
     new: NewFleetJob<'_>,
     epoch: EpochOfStream<'_>,
-) -> Result<BegunFleetJob> {
+) -> Result<JoinedEpoch> {
     schema::ensure_ledger(client).await?;
     let key = match find_key(client, new.table_oid, epoch.stream).await? {
         Some(key) => key,
@@ -55,10 +63,16 @@ pub async fn join_epoch(
     let begun = async {
         lock_for_begin(client, &key).await?;
         check_trusted(client, &key, new.name.unwrap_or_default()).await?;
-        match find_latest(client, &key, new, epoch).await? {
-            Some(begun) => Ok(begun),
-            None => insert_job(client, &key, new).await,
-        }
+        let warning = match find_latest(client, &key, new, epoch).await? {
+            FoundEpoch::Begun(begun) => {
+                if !begun.is_complete {
+                    ensure_stage(client, &begun, new).await?;
+                }
+                return Ok((begun, None));
+            }
+            FoundEpoch::New(warning) => warning,
+        };
+        insert_job(client, &key, new).await.map(|begun| (begun, warning))
     };
     in_transaction(client, begun).await
 }
@@ -73,14 +87,21 @@ async fn find_key(client: &Client, table_oid: u32, stream: &str) -> Result<Optio
     Ok(row.map(|row| row.get(0)))
 }
 
-/// Returns the job of the stream's latest epoch. Returns `None` if the epoch's job is to be
-/// created.
+/// The job of an epoch in the ledger.
+enum FoundEpoch {
+    /// The job has begun.
+    Begun(BegunFleetJob),
+    /// The job is to be created. With a warning if epochs are missing before it.
+    New(Option<String>),
+}
+
+/// Finds the job of the epoch: that of the stream's latest epoch, or a new one.
 async fn find_latest(
     client: &Client,
     key: &str,
     new: NewFleetJob<'_>,
     epoch: EpochOfStream<'_>,
-) -> Result<Option<BegunFleetJob>> {
+) -> Result<FoundEpoch> {
     // Waits for a session that completes the job. The next statement reads what it has done.
     let lock = "select from pgspate.fleet_job f join pgspate.job j on j.job = f.job \
                 where j.key = $1 order by j.job desc limit 1 for key share of f";
@@ -91,7 +112,7 @@ async fn find_latest(
                from pgspate.job j join pgspate.fleet_job f on f.job = j.job where j.key = $1 \
                order by j.job desc limit 1";
     let row = client.fetch_opt(sql, &[&key, &new.options]).await.map_err(ledger_error())?;
-    let Some(row) = row else { return Ok(None) };
+    let Some(row) = row else { return Ok(FoundEpoch::New(None)) };
     let (job, fence, is_complete): (i64, i64, bool) = (row.get(0), row.get(1), row.get(2));
     let (latest, query): (i64, Option<&str>) = (row.get(6), row.get(7));
     if let (Some(query), Some(now)) = (query, epoch.query)
@@ -102,15 +123,24 @@ async fn find_latest(
     let name = new.name.unwrap_or_default();
     match latest.cmp(&epoch.number) {
         std::cmp::Ordering::Greater if is_complete => Err(earlier_epoch_error(job, latest, epoch)),
-        std::cmp::Ordering::Equal if is_complete => {
-            Ok(Some(BegunFleetJob { job, fence, is_complete }))
+        std::cmp::Ordering::Less if is_complete && epoch.number - latest > 1 => {
+            let missing = missing_epochs_error(job, latest, epoch);
+            match epoch.is_gapless {
+                true => Err(missing),
+                false => Ok(FoundEpoch::New(Some(missing.to_string()))),
+            }
         }
-        _ if is_complete => Ok(None),
+        std::cmp::Ordering::Less if is_complete => Ok(FoundEpoch::New(None)),
+        std::cmp::Ordering::Equal if is_complete => {
+            Ok(FoundEpoch::Begun(BegunFleetJob { job, fence, is_complete }))
+        }
         std::cmp::Ordering::Equal if row.get::<_, u32>(3) != new.table_oid => {
             Err(other_table_error(job, name, row.get(4)))
         }
         std::cmp::Ordering::Equal if !row.get::<_, bool>(5) => Err(other_options_error(job, name)),
-        std::cmp::Ordering::Equal => Ok(Some(BegunFleetJob { job, fence, is_complete })),
+        std::cmp::Ordering::Equal => {
+            Ok(FoundEpoch::Begun(BegunFleetJob { job, fence, is_complete }))
+        }
         _ => Err(unfinished_epoch_error(job, latest, epoch)),
     }
 }
@@ -132,6 +162,19 @@ fn earlier_epoch_error(job: i64, latest: i64, epoch: EpochOfStream<'_>) -> Error
         "The checkpoint of the query is older than the table, or is another one. Give a new query \
          another stream name. If the rows from epoch {number} on are not in the table, run \
          `pgspate status --forget {job}`."
+    ))
+}
+
+/// Returns the error of an epoch that does not follow the latest one.
+fn missing_epochs_error(job: i64, latest: i64, epoch: EpochOfStream<'_>) -> Error {
+    let EpochOfStream { stream, number, .. } = epoch;
+    let message = format!(
+        "epoch {number} of stream {stream} does not follow epoch {latest}, the latest in the ledger"
+    );
+    Error::new(ErrorKind::Ledger, message).hint(format!(
+        "Epochs that the query has completed are missing in this database, as after a failover to \
+         a standby that lacked them. Write their rows again. Then run `pgspate status --forget \
+         {job}`, and start the query again."
     ))
 }
 

@@ -5,18 +5,21 @@
 //! the job's current fence, so no attempt of an earlier run of the driver can seal. The rows of an
 //! attempt are recognised by the number of its transaction.
 
+use std::hash::{BuildHasher, RandomState};
+
 use tokio_postgres::{Client, Row};
 
-use super::fleet_reject::mark_attempts;
+use super::fleet_stage::{create_run_stage, drop_old_stages};
 use super::identity::{digest_texts, lock_key};
 use super::job::{JobId, ledger_error};
-use super::{fleet_epoch, lock, schema, shadow, trust};
-use crate::{Error, ErrorKind, Result, TypedParameter, TypedQuery, quote_ident, quote_literal};
+use super::{emptied, fleet_epoch, lock, schema, trust};
+use crate::{Error, ErrorKind, Result, TypedParameter, TypedQuery, quote_literal};
 
 /// Creates the tables for jobs of distributed engines such as Spark.
 ///
 /// - `fleet_job` has the state of a job in `pgspate.job` with the command `fleet`.
-///   `fleet_job.fence` counts the runs of the driver.
+///   `fleet_job.fence` counts the runs of the driver, from a random number on: a ledger that is
+///   created again or restored gives the same numbers to other jobs.
 /// - `part` has a row for each sealed attempt. `part.xid` is the number of its transaction.
 pub(super) const CREATE_TABLES: &str = "\
 create table pgspate.fleet_job (
@@ -42,6 +45,11 @@ create policy work on pgspate.fleet_job using (exists (
 alter table pgspate.part enable row level security;
 create policy work on pgspate.part using (exists (
     select from pgspate.job where job.job = part.job and IS_OURS))";
+
+/// The bits of a fence that count runs of the driver. The bits above are random, and the same in all
+/// runs of a job. All together fit into the numbers of JSON.
+const RUN_BITS: u32 = 20;
+const RANDOM_BITS: u32 = 31;
 
 /// A job to begin, or to begin again.
 #[derive(Debug, Clone, Copy)]
@@ -86,6 +94,19 @@ pub struct BegunFleetJob {
     pub is_complete: bool,
 }
 
+impl BegunFleetJob {
+    /// Returns the fence of the driver's first run.
+    pub(super) fn first_fence(&self) -> i64 {
+        self.fence >> RUN_BITS << RUN_BITS
+    }
+
+    /// Returns whether `fence` is that of a run of the same job, and not of another job that has
+    /// the same number.
+    pub fn is_job_of(&self, fence: i64) -> bool {
+        fence >> RUN_BITS == self.fence >> RUN_BITS
+    }
+}
+
 /// A sealed attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SealedPart {
@@ -119,11 +140,6 @@ pub struct LockedFleetJob {
     pub table_oid: u32,
 }
 
-/// Returns the name of a run's stage in SQL.
-pub fn stage_name(job: i64, fence: i64) -> String {
-    format!("{}.stage_{fence}", shadow::schema_name(JobId(job)))
-}
-
 /// Begins a job, or raises the fence of an unfinished job of that name and begins it again. Creates
 /// the stage in the same transaction.
 ///
@@ -133,7 +149,7 @@ pub fn stage_name(job: i64, fence: i64) -> String {
 pub async fn begin_fleet_job(client: &Client, new: NewFleetJob<'_>) -> Result<BegunFleetJob> {
     schema::ensure_ledger(client).await?;
     let begun = in_transaction(client, begin_in_transaction(client, new)).await?;
-    if begun.fence > 1 && !begun.is_complete {
+    if begun.fence > begun.first_fence() && !begun.is_complete {
         drop_old_stages(client, &begun).await;
     }
     Ok(begun)
@@ -188,15 +204,15 @@ pub(super) async fn insert_job(
                values ($1, $1, 'fleet', $2, $3, false, $4::text::jsonb) returning job";
     let values: [&dyn TypedParameter; 4] = [&key, &new.table_oid, &new.table, &new.options];
     let job: i64 = client.fetch_one(sql, &values).await.map_err(refused)?.get(0);
-    let sql = "insert into pgspate.fleet_job (job, name) values ($1, $2)";
+    let sql = "insert into pgspate.fleet_job (job, name, fence) values ($1, $2, $3)";
     let name = new.name.map(str::to_owned);
-    client.run_statement(sql, &[&job, &name]).await.map_err(refused)?;
+    let random = RandomState::new().hash_one(job) >> (u64::BITS - RANDOM_BITS);
+    let fence = random.cast_signed() << RUN_BITS;
+    client.run_statement(sql, &[&job, &name, &fence]).await.map_err(refused)?;
     if new.destination == FleetDestination::Stage {
-        create_stage_schema(client, job, new.table).await?;
-        create_stage(client, job, 1, (new.table_oid, new.table)).await?;
-        mark_attempts(client, job, 1, new).await?;
+        create_run_stage(client, job, fence, new).await?;
     }
-    Ok(BegunFleetJob { job, fence: 1, is_complete: false })
+    Ok(BegunFleetJob { job, fence, is_complete: false })
 }
 
 /// Begins the job of this key again, if there is one.
@@ -214,10 +230,12 @@ async fn begin_again(
     client.fetch_opt(lock, &[&key]).await.map_err(ledger_error())?;
     let sql = "select f.job, f.fence, j.finished is not null, j.table_oid, j.table_name, \
                       j.options = $2::text::jsonb, \
-                      (select count(*) from pgspate.part p where p.job = f.job) \
+                      (select count(*) from pgspate.part p where p.job = f.job), \
+                      IS_EMPTIED \
                from pgspate.job j join pgspate.fleet_job f on f.job = j.job where j.key = $1 \
-               order by j.job desc limit 1";
-    let row = client.fetch_opt(sql, &[&key, &new.options]).await.map_err(ledger_error())?;
+               order by j.job desc limit 1"
+        .replace("IS_EMPTIED", emptied::IS_EMPTIED);
+    let row = client.fetch_opt(&sql, &[&key, &new.options]).await.map_err(ledger_error())?;
     let Some(row) = row else { return Ok(None) };
     let (job, fence, is_complete): (i64, i64, bool) = (row.get(0), row.get(1), row.get(2));
     if row.get::<_, u32>(3) != new.table_oid {
@@ -229,7 +247,20 @@ async fn begin_again(
     if !row.get::<_, bool>(5) {
         return Err(other_options_error(job, name));
     }
-    let written: i64 = row.get(6);
+    let (written, is_emptied): (i64, bool) = (row.get(6), row.get(7));
+    let is_visible = matches!(new.destination, FleetDestination::Table { .. });
+    if is_visible && (is_emptied || written > 0) {
+        if written == 0 || is_empty(client, new).await? {
+            // A new job has a number above those that do not count.
+            let sql = "with rejects as (delete from pgspate.reject where job = $1) \
+                       delete from pgspate.job where job = $1";
+            client.run_statement(sql, &[&job]).await.map_err(ledger_error())?;
+            return Ok(None);
+        }
+        if is_emptied {
+            return Err(emptied_meanwhile_error(job, name));
+        }
+    }
     let keeps_parts = new.destination == FleetDestination::Table { keeps_parts: true };
     if new.destination == (FleetDestination::Table { keeps_parts: false }) && written > 0 {
         let parts = pgspate_base::numbers::counted(written.unsigned_abs(), "part");
@@ -244,14 +275,24 @@ async fn begin_again(
                update pgspate.fleet_job set fence = fence + 1 where job = $1";
     client.run_statement(sql, &[&job, &keeps_parts]).await.map_err(ledger_error())?;
     if new.destination == FleetDestination::Stage {
-        // A run that was to create a shadow may have ended before.
-        if shadow::read_state(client, JobId(job)).await?.is_none() {
-            create_stage_schema(client, job, new.table).await?;
-        }
-        create_stage(client, job, fence + 1, (new.table_oid, new.table)).await?;
-        mark_attempts(client, job, fence + 1, new).await?;
+        create_run_stage(client, job, fence + 1, new).await?;
     }
     Ok(Some(BegunFleetJob { job, fence: fence + 1, is_complete }))
+}
+
+/// Returns whether the job's table is empty, in the open transaction. False if this role cannot see
+/// all rows, or if the table is locked.
+async fn is_empty(client: &Client, new: NewFleetJob<'_>) -> Result<bool> {
+    let begin = "savepoint pgspate_look; set local lock_timeout = '1s'";
+    client.batch_execute(begin).await.map_err(ledger_error())?;
+    let look = format!(
+        "select not row_security_active($1::oid) and not exists (select from {})",
+        new.table
+    );
+    let empty = client.fetch_one(&look, &[&new.table_oid]).await;
+    let end = "rollback to savepoint pgspate_look";
+    client.batch_execute(end).await.map_err(ledger_error())?;
+    Ok(empty.is_ok_and(|row| row.get(0)))
 }
 
 /// Refuses a job of this key that belongs to an untrusted role.
@@ -270,8 +311,8 @@ pub(super) async fn check_trusted(client: &Client, key: &str, name: &str) -> Res
 pub(super) fn other_table_error(job: i64, name: &str, table: &str) -> Error {
     let message = format!("job \"{name}\" is job {job}, which writes {table}");
     Error::new(ErrorKind::Ledger, message).hint(format!(
-        "Choose another name for another table. If the table was created again, run `pgspate \
-         status --forget {job}`."
+        "Choose another name for another table. If the table was created again, without the job's \
+         rows, run `pgspate status --forget {job}`."
     ))
 }
 
@@ -283,72 +324,14 @@ pub(super) fn other_options_error(job: i64, name: &str) -> Error {
     ))
 }
 
-/// Creates the stage of a job of [`FleetDestination::CreatedLater`]. The job has no schema yet.
-///
-/// # Errors
-/// [`ErrorKind::Server`] if the stage cannot be created, [`ErrorKind::Connect`] if the connection
-/// fails.
-pub async fn create_job_stage(
-    client: &Client,
-    begun: &BegunFleetJob,
-    table: (u32, &str),
-) -> Result<()> {
-    let created = async {
-        if !lock_fence(client, begun).await? {
-            let message = format!("job {} was begun again", begun.job);
-            return Err(Error::new(ErrorKind::Ledger, message));
-        }
-        create_stage_schema(client, begun.job, table.1).await?;
-        create_stage(client, begun.job, begun.fence, table).await
-    };
-    in_transaction(client, created).await
-}
-
-async fn create_stage_schema(client: &Client, job: i64, table: &str) -> Result<()> {
-    let failed = crate::server_error("could not create the job's stage".to_owned());
-    let create = shadow::create_schema_sql(JobId(job), table, "fleet");
-    client.batch_execute(&create).await.map_err(failed)
-}
-
-/// Creates the stage: an unlogged table with the target's columns, without constraints. `table` is
-/// the target's oid and its name in SQL.
-async fn create_stage(client: &Client, job: i64, fence: i64, table: (u32, &str)) -> Result<()> {
-    let (oid, table) = table;
-    let columns = stage_columns(client, oid).await?;
-    let columns: Vec<_> = columns.iter().map(|name| quote_ident(name)).collect();
-    let create = format!(
-        "create unlogged table {} as select {} from {} with no data",
-        stage_name(job, fence),
-        columns.join(", "),
-        table
+/// Returns the error of a job that has parts, in a table that was emptied after the job began.
+fn emptied_meanwhile_error(job: i64, name: &str) -> Error {
+    let message = format!(
+        "the table was emptied while job \"{name}\" wrote to it: some of its parts may be gone"
     );
-    let failed = || crate::server_error("could not create the job's stage".to_owned());
-    client.batch_execute(&create).await.map_err(failed())
-}
-
-/// Returns the columns of a table's stage: those that are not generated.
-///
-/// # Errors
-/// [`ErrorKind::Server`] if the catalog cannot be read, [`ErrorKind::Connect`] if the connection
-/// fails.
-pub async fn stage_columns(client: &Client, table: u32) -> Result<Vec<String>> {
-    let failed = || crate::server_error("could not read the table's columns".to_owned());
-    let sql = "select attname from pg_attribute where attrelid = $1 and attnum > 0 \
-               and not attisdropped and attgenerated = '' order by attnum";
-    let rows = client.fetch_all(sql, &[&table]).await.map_err(failed())?;
-    Ok(rows.iter().map(|row| row.get(0)).collect())
-}
-
-/// Ends sessions that still write into stages of earlier runs, and drops these stages. Errors are
-/// ignored: the stages are dropped with the job's schema later.
-async fn drop_old_stages(client: &Client, begun: &BegunFleetJob) {
-    for fence in 1..begun.fence {
-        let stage = stage_name(begun.job, fence);
-        end_writers(client, &stage).await;
-        let sql = format!("set lock_timeout = '1s'; drop table if exists {stage}");
-        let _ = client.batch_execute(&sql).await;
-        let _ = client.batch_execute("reset lock_timeout").await;
-    }
+    Error::new(ErrorKind::Ledger, message).hint(format!(
+        "Delete the rows of job {job} that are left, and run `pgspate status --forget {job}`."
+    ))
 }
 
 /// Locks the job's row in the open transaction. Returns whether this run of the driver is the
@@ -362,16 +345,6 @@ pub async fn lock_fence(client: &Client, begun: &BegunFleetJob) -> Result<bool> 
                where job = $1 and fence = $2 and report is null for update";
     let row = client.fetch_opt(sql, &[&begun.job, &begun.fence]).await.map_err(ledger_error())?;
     Ok(row.is_some())
-}
-
-/// Ends sessions that write into a stage or shadow. Sessions that read it, such as a backup, are
-/// left alone. Errors are ignored.
-pub async fn end_writers(client: &Client, stage: &str) {
-    let sql = "select pg_terminate_backend(pid) from pg_locks \
-               where relation = to_regclass($1) and pid <> pg_backend_pid() \
-                 and mode = 'RowExclusiveLock' and granted \
-                 and database = (select oid from pg_database where datname = current_database())";
-    let _ = client.fetch_all(sql, &[&stage]).await;
 }
 
 /// Seals an attempt in its open transaction. Returns the number of the transaction, or `None` if
@@ -406,13 +379,20 @@ pub async fn seal_part(
 /// # Errors
 /// [`ErrorKind::Server`] if the ledger cannot be read, [`ErrorKind::Connect`] if the connection
 /// fails.
-pub async fn find_part(client: &Client, job: i64, part: i64) -> Result<Option<SealedPart>> {
+pub async fn find_part(
+    client: &Client,
+    begun: &BegunFleetJob,
+    part: i64,
+) -> Result<Option<SealedPart>> {
+    let job = begun.job;
     let key = lock_key(&digest_texts(["fleet part", &job.to_string(), &part.to_string()]));
     let lock = "select pg_catalog.pg_advisory_xact_lock($1)";
     client.fetch_one(lock, &[&key]).await.map_err(ledger_error())?;
-    let sql = "select part, xid, columns, rows from pgspate.part \
-               where job operator(pg_catalog.=) $1 and part operator(pg_catalog.=) $2";
+    let sql = "select p.part, p.xid, p.columns, p.rows, f.fence \
+               from pgspate.part p join pgspate.fleet_job f on f.job operator(pg_catalog.=) p.job \
+               where p.job operator(pg_catalog.=) $1 and p.part operator(pg_catalog.=) $2";
     let row = client.fetch_opt(sql, &[&job, &part]).await.map_err(ledger_error())?;
+    let row = row.filter(|row| begun.is_job_of(row.get(4)));
     Ok(row.as_ref().map(SealedPart::of_row))
 }
 
@@ -497,10 +477,14 @@ pub async fn read_parts(client: &Client, job: i64) -> Result<Vec<SealedPart>> {
 /// # Errors
 /// [`ErrorKind::Server`] if the ledger cannot be written, [`ErrorKind::Connect`] if the connection
 /// fails.
-pub async fn move_fleet_jobs(client: &Client, old: u32, new: u32) -> Result<()> {
+pub async fn move_fleet_jobs(client: &Client, old: u32, new: u32, job: JobId) -> Result<()> {
     let sql = "update pgspate.job set table_oid = $2 \
-               where table_oid = $1 and command = 'fleet' and finished is null";
-    client.run_statement(sql, &[&old, &new]).await.map(drop).map_err(ledger_error())
+               where table_oid = $1 and command = 'fleet'";
+    if client.run_statement(sql, &[&old, &new]).await.map_err(ledger_error())? == 0 {
+        return Ok(());
+    }
+    let emptied = emptied::record_emptied_sql(client, new, Some(job)).await?;
+    client.batch_execute(&emptied).await.map_err(ledger_error())
 }
 
 /// Returns the oid of the table that a job writes to.
@@ -537,56 +521,4 @@ pub async fn complete_fleet_job(
     let sql = sql.replace("EARLIER_EPOCHS", fleet_epoch::EARLIER);
     let values: [&dyn TypedParameter; 5] = [&job, &rows_in, &rows_written, &report, &rows_rejected];
     client.run_statement(&sql, &values).await.map(drop).map_err(ledger_error())
-}
-
-/// Raises the fence, so that no attempt can seal. Ends the sessions that write into `stage`, the
-/// stage or shadow. Returns false if the job is complete, does not exist, or was begun again.
-///
-/// # Errors
-/// [`ErrorKind::Server`] if the ledger cannot be written, [`ErrorKind::Connect`] if the connection
-/// fails.
-pub async fn fence_off(
-    client: &Client,
-    begun: &BegunFleetJob,
-    stage: Option<&str>,
-) -> Result<bool> {
-    let sql = "update pgspate.fleet_job set fence = fence + 1 \
-               where job = $1 and fence = $2 and report is null";
-    let fenced = client.run_statement(sql, &[&begun.job, &begun.fence]).await;
-    let is_fenced = fenced.map_err(ledger_error())? == 1;
-    if let (true, Some(stage)) = (is_fenced, stage) {
-        end_writers(client, stage).await;
-    }
-    Ok(is_fenced)
-}
-
-/// Drops the stage or the shadow of a completed job.
-///
-/// # Errors
-/// [`ErrorKind::Server`] if the stage cannot be dropped: an attempt may still write into it.
-pub async fn drop_stage(client: &Client, job: i64, stage: &str) -> Result<()> {
-    end_writers(client, stage).await;
-    shadow::drop_shadow(client, JobId(job)).await.map(drop)
-}
-
-/// Returns the unfinished jobs of the table, other than `job`, each in words.
-///
-/// # Errors
-/// [`ErrorKind::Server`] if the ledger cannot be read, [`ErrorKind::Connect`] if the connection
-/// fails.
-pub async fn abandoned_fleet_jobs(client: &Client, table: u32, job: i64) -> Result<Vec<String>> {
-    let sql = "select j.job, f.name, date_trunc('second', now() - j.started)::text \
-               from pgspate.job j join pgspate.fleet_job f on f.job = j.job \
-               where j.table_oid = $1 and j.job <> $2 and j.finished is null order by j.job";
-    let rows = client.fetch_all(sql, &[&table, &job]).await.map_err(ledger_error())?;
-    let words = rows.iter().map(|row| {
-        let (job, name): (i64, Option<&str>) = (row.get(0), row.get(1));
-        let name = name.map_or(String::new(), |name| format!(" \"{name}\""));
-        format!(
-            "job {job}{name} of this table was begun {} ago and is not complete; if no driver \
-             works on it, run `pgspate status --forget {job}`",
-            row.get::<_, &str>(2)
-        )
-    });
-    Ok(words.collect())
 }

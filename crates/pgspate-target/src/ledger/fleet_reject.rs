@@ -6,7 +6,8 @@
 
 use tokio_postgres::Client;
 
-use super::fleet_job::{NewFleetJob, stage_name};
+use super::fleet_job::NewFleetJob;
+use super::fleet_stage::stage_name;
 use super::job::{JobId, ledger_error};
 use super::reject::{Reject, insert_rejects};
 use crate::{Result, TypedQuery, server_error};

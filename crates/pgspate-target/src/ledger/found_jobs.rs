@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use tokio_postgres::{Client, Row};
 
+use super::emptied::IS_EMPTIED;
 use super::identity::JobIdentity;
 use super::job::{JobRecord, ledger_error};
 use super::schema;
@@ -41,10 +42,8 @@ with wanted as (select distinct unnest($1::text[]) as key),
 matched as (
     select distinct f.job from pgspate.source_file f join wanted on wanted.key = f.key),
 picked as (
-    select job.*, not exists (
-        select from pgspate.emptied e where e.table_oid = job.table_oid and e.upto >= job.job
-               and e.but <> job.job) as counts
-    from pgspate.job where job.job in (select matched.job from matched)
+    select j.*, not IS_EMPTIED as counts
+    from pgspate.job j where j.job in (select matched.job from matched)
          and (table_oid = $2 or (finished is null and key = $3))),
 files as (
     select f.job, jsonb_agg(jsonb_build_object('input', f.input, 'key', f.key, 'source', f.source,
@@ -66,7 +65,8 @@ order by p.job";
 pub(super) async fn find_jobs(client: &Client, identity: &JobIdentity) -> Result<Vec<FoundJob>> {
     let keys = identity.file_keys();
     let values: [&dyn crate::TypedParameter; 3] = [&keys, &identity.table_oid, &identity.key()];
-    let rows = client.fetch_all(FIND_JOBS, &values).await;
+    let sql = FIND_JOBS.replace("IS_EMPTIED", IS_EMPTIED);
+    let rows = client.fetch_all(&sql, &values).await;
     let rows = rows.map_err(|error| schema::with_grant_hint(ledger_error()(error)))?;
     Ok(rows.iter().map(read_found_job).collect())
 }

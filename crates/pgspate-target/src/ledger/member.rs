@@ -91,6 +91,8 @@ pub struct FleetMember {
     pub members: i32,
     /// This member's index, from `first` on.
     pub member: i32,
+    /// Whether the generation may have more members than those from `first` on, if it has begun.
+    pub may_be_part: bool,
     /// Whether the member's rows replace rows of earlier generations.
     pub replaces_rows: bool,
 }
@@ -235,7 +237,7 @@ impl FleetMember {
             &table,
         ];
         client.run_statement(sql, &values).await.map_err(refused)?;
-        self.check_fleet(client, target).await?;
+        let (first, members) = self.check_fleet(client, target).await?;
         let sql = "insert into pgspate.member as m (fleet, generation, member, waited_ms) \
                    values ($1, $2, $3, $4) \
                    on conflict (fleet, generation, member) do update \
@@ -249,7 +251,8 @@ impl FleetMember {
         let values: [&dyn TypedParameter; 4] =
             [&self.fleet, &self.generation, &self.member, &waited];
         let row = client.fetch_one(sql, &values).await.map_err(refused)?;
-        Ok(OpenMember { member: self.clone(), attempt: row.get(0), was_done: row.get(1) })
+        let member = FleetMember { first, members, ..self.clone() };
+        Ok(OpenMember { member, attempt: row.get(0), was_done: row.get(1) })
     }
 
     /// Refuses a fleet of an untrusted role, since that role controls which members count as done.
@@ -263,8 +266,8 @@ impl FleetMember {
     }
 
     /// Checks that the fleet belongs to a trusted role, and that this member's options fit its
-    /// generation.
-    async fn check_fleet(&self, client: &Client, target: MemberTarget<'_>) -> Result<()> {
+    /// generation. Returns the generation's first member and the number of its members.
+    async fn check_fleet(&self, client: &Client, target: MemberTarget<'_>) -> Result<(i32, i32)> {
         self.check_role(client).await?;
         let refuse = |message: String, hint: &str| {
             Err(Error::new(ErrorKind::Ledger, message).hint(hint.to_owned()))
@@ -277,7 +280,9 @@ impl FleetMember {
         let (first, members): (i32, i32) = (row.get(0), row.get(1));
         let (command, table, oid): (&str, &str, u32) = (row.get(2), row.get(3), row.get(4));
         let generation = format!("generation {} of fleet \"{fleet}\"", self.generation);
-        if (first, members) != (self.first, self.members) {
+        let is_part =
+            self.may_be_part && first <= self.first && self.first + self.members <= first + members;
+        if (first, members) != (self.first, self.members) && !is_part {
             return refuse(
                 format!(
                     "{generation} has members {first} to {}, not {} to {}",
@@ -303,7 +308,7 @@ impl FleetMember {
                 "Run all members again under a new `--generation`.",
             );
         }
-        Ok(())
+        Ok((first, members))
     }
 
     /// Returns a part of the statement that finishes a job: it marks the member as done. `finished`

@@ -7,9 +7,11 @@
 mod change;
 mod dropped_keys;
 mod emptied;
+mod fleet_end;
 mod fleet_epoch;
 mod fleet_job;
 mod fleet_reject;
+mod fleet_stage;
 mod fleet_status;
 mod forget;
 mod found_jobs;
@@ -43,14 +45,15 @@ pub use dropped_keys::{
     DroppedKeys, check_no_dropped_keys, dropped_keys, is_refused_for_dropped_keys, other_writer,
 };
 pub use emptied::record_emptied_sql;
+pub use fleet_end::{abandoned_fleet_jobs, drop_stage, fence_off, keeps_committed_parts};
 pub use fleet_epoch::{EpochOfStream, join_epoch};
 pub use fleet_job::{
-    BegunFleetJob, FleetDestination, LockedFleetJob, NewFleetJob, SealedPart, abandoned_fleet_jobs,
-    begin_fleet_job, complete_fleet_job, create_job_stage, drop_stage, end_writers, fence_off,
-    find_part, fleet_job_table, is_fleet_job_open, is_part_sealed, lock_fence, lock_fleet_job,
-    move_fleet_jobs, read_parts, seal_part, stage_columns, stage_name, take_job_slot,
+    BegunFleetJob, FleetDestination, LockedFleetJob, NewFleetJob, SealedPart, begin_fleet_job,
+    complete_fleet_job, find_part, fleet_job_table, is_fleet_job_open, is_part_sealed, lock_fence,
+    lock_fleet_job, move_fleet_jobs, read_parts, seal_part, take_job_slot,
 };
 pub use fleet_reject::{ATTEMPT_COLUMN, insert_attempt_rejects, keep_rejects};
+pub use fleet_stage::{create_job_stage, end_writers, stage_columns, stage_name};
 pub use fleet_status::{
     FailedMember, FleetReport, SlowestMember, forget_fleet, list_fleets, read_fleet,
 };

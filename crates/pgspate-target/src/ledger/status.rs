@@ -5,8 +5,7 @@ use tokio_postgres::Client;
 
 use super::change::{self, RecordedChange};
 use super::identity::lock_key;
-use super::unlogged;
-use super::{JobId, lock, schema, shadow};
+use super::{JobId, fleet_end, lock, schema, shadow, unlogged};
 use crate::shards::{PreparedScope, resolve_prepared};
 use crate::{Error, ErrorKind, Result, TypedQuery, server_error};
 
@@ -43,6 +42,10 @@ pub struct JobStatus {
     pub changes: Vec<String>,
     /// Whether a later server crash has emptied the table or its unlogged partitions.
     pub emptied: bool,
+    /// The name of a job of a distributed engine, if it has one.
+    pub name: Option<String>,
+    /// The parts that tasks of a distributed engine have written; `None` for other jobs.
+    pub parts: Option<i64>,
 }
 
 const LIST: &str = "\
@@ -53,8 +56,12 @@ select j.job, j.command, j.table_name,
        j.chunks + coalesce(l.chunks, 0), j.rows_in + coalesce(l.rows_in, 0),
        j.rows_written + coalesce(l.rows_written, 0), j.rows_rejected + coalesce(l.rows_rejected, 0),
        case when j.finished is null
-            then extract(epoch from clock_timestamp() - j.started)::bigint end
-from pgspate.job j left join lateral (
+            then extract(epoch from clock_timestamp() - j.started)::bigint end,
+       f.name,
+       case when f.job is not null
+            then coalesce((f.report::jsonb ->> 'parts')::bigint,
+                          (select count(distinct part) from pgspate.part p where p.job = j.job)) end
+from pgspate.job j left join pgspate.fleet_job f on f.job = j.job left join lateral (
     select count(*) as chunks, sum(rows_in)::bigint as rows_in,
            sum(rows_written)::bigint as rows_written, sum(rows_rejected)::bigint as rows_rejected
     from pgspate.ledger l where l.job = j.job and j.finished is null) l on true
@@ -106,6 +113,8 @@ pub async fn list_jobs(client: &Client, job: Option<i64>) -> Result<Vec<JobStatu
             age_seconds: row.get(11),
             changes: changes.map(RecordedChange::name).collect(),
             emptied: emptied.contains(&job.0),
+            name: row.get(12),
+            parts: row.get(13),
         });
     }
     Ok(jobs)
@@ -115,8 +124,8 @@ pub async fn list_jobs(client: &Client, job: Option<i64>) -> Result<Vec<JobStatu
 /// table are dropped.
 ///
 /// # Errors
-/// [`ErrorKind::Ledger`] if the job does not exist, if a session works on the job, or if the job
-/// has changes that are not put back.
+/// [`ErrorKind::Ledger`] if the job does not exist, or if a session works on the job. Also if a
+/// driver completes the job meanwhile, or if the job has changes that are not put back.
 pub async fn forget_job(client: &Client, job: i64) -> Result<()> {
     let jobs = list_jobs(client, Some(job)).await?;
     if let Some(worker) = jobs.first().and_then(|status| status.worker.as_deref()) {
@@ -129,6 +138,9 @@ pub async fn forget_job(client: &Client, job: i64) -> Result<()> {
             "Put its changes back with `pgspate status --restore {job}`, or discard them with \
              `delete from pgspate.change where job = {job}`."
         )));
+    }
+    if jobs.first().is_some_and(|it| it.command == "fleet" && it.finished.is_none()) {
+        fleet_end::fence_off_for_forgetting(client, job).await?;
     }
     // Only the ledger's rows say that prepared transactions are to be committed.
     resolve_prepared(client, PreparedScope::ForgottenJob(job)).await?;

@@ -56,7 +56,7 @@ pub fn begin(
     runtime.block_on(async {
         let client = &connection.client;
         let target = read_table(client, table).await?;
-        check_table(client, &target, &options).await?;
+        check_table(client, &target, name, &options).await?;
         let new = NewFleetJob {
             name,
             table_oid: target.oid,
@@ -66,13 +66,14 @@ pub fn begin(
             marks_attempts: options.max_rejects.is_some(),
         };
         let epoch_name = options.epoch.as_ref().map(StreamEpoch::title);
-        let begun = match &options.epoch {
-            Some(StreamEpoch { stream, number, query }) => {
-                let epoch = EpochOfStream { stream, number: *number, query: query.as_deref() };
+        let (begun, gap) = match &options.epoch {
+            Some(StreamEpoch { stream, number, query, is_gapless }) => {
+                let (number, query, is_gapless) = (*number, query.as_deref(), *is_gapless);
+                let epoch = EpochOfStream { stream, number, query, is_gapless };
                 let new = NewFleetJob { name: epoch_name.as_deref(), ..new };
                 ledger::join_epoch(client, new, epoch).await?
             }
-            None => ledger::begin_fleet_job(client, new).await?,
+            None => (ledger::begin_fleet_job(client, new).await?, None),
         };
         let shadow = match new.destination == FleetDestination::CreatedLater && !begun.is_complete {
             true => create_shadow(&connection, &target, &begun).await?,
@@ -80,7 +81,7 @@ pub fn begin(
         };
         let warnings = match options.epoch {
             // Streams into the same table have unfinished jobs all the time.
-            Some(_) => Vec::new(),
+            Some(_) => gap.into_iter().collect(),
             None => ledger::abandoned_fleet_jobs(client, target.oid, begun.job).await?,
         };
         let has_shadow = shadow.is_some();
@@ -201,13 +202,19 @@ fn connect_with_retries(dsn: &Dsn, limits: WaitLimits, runtime: &Handle) -> Resu
 async fn check_table(
     client: &Client,
     target: &TargetTable,
+    job_name: Option<&str>,
     options: &FleetJobOptions,
 ) -> Result<()> {
     let name = &target.sql_name;
-    if options.commit == FleetCommit::Task && target.unlogged != UnloggedExtent::Nothing {
+    // After a crash, the ledger would count rows as written that no longer exist.
+    let is_remembered =
+        job_name.is_some() || options.epoch.is_some() || options.commit == FleetCommit::Task;
+    if is_remembered && target.unlogged != UnloggedExtent::Nothing {
         let message = format!("{name} is unlogged, so a crash would empty it, but not the ledger");
-        return Err(Error::new(ErrorKind::Plan, message)
-            .hint("Let the driver commit: then the rows are counted before they become visible."));
+        return Err(Error::new(ErrorKind::Plan, message).hint(format!(
+            "Begin a job without a name that the driver completes. Or run `alter table {name} set \
+             logged`."
+        )));
     }
     if options.mode != FleetMode::Replace {
         return Ok(());
@@ -254,8 +261,9 @@ async fn read_table(client: &Client, table: &str) -> Result<TargetTable> {
     Err(Error::new(ErrorKind::Plan, message).hint("Use `load` or `sync` in each task."))
 }
 
-/// Aborts a job: nothing is left of it, except parts that are visible already. Does nothing if the
-/// job is complete. Blocks.
+/// Aborts a job: nothing is left of it, except parts that are visible already. A named job with such
+/// parts stays in the ledger, so that they are not written again. Does nothing if the job is
+/// complete. Blocks.
 ///
 /// # Errors
 /// [`ErrorKind::Server`] if the stage cannot be dropped. Then `pgspate status` shows the job.
@@ -270,7 +278,11 @@ pub fn abort(
         let connection = dsn.connect("pgspate fleet").await?;
         let client = &connection.client;
         if ledger::fence_off(client, &ticket.begun(), ticket.stage()).await? {
-            ledger::forget_job(client, ticket.job).await?;
+            let is_kept =
+                ticket.commits_parts() && ledger::keeps_committed_parts(client, ticket.job).await?;
+            if !is_kept {
+                ledger::forget_job(client, ticket.job).await?;
+            }
             return Ok(AbortOutcome::Aborted);
         }
         Ok(match ledger::is_job_finished(client, JobId(ticket.job)).await? {

@@ -15,7 +15,7 @@ use crate::copy::{COMMIT_DURABLY, emptying_error};
 use crate::sync::SyncOptions;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::{Connection, Dsn};
-use pgspate_target::ledger::{self, LockedFleetJob, SealedPart};
+use pgspate_target::ledger::{self, JobId, LockedFleetJob, SealedPart};
 use pgspate_target::session::{ReconnectBackoff, TimeoutScope, WaitLimits};
 use pgspate_target::{
     TargetTable, TypedQuery, begin_pinned_sql, has_inheriting_tables, server_error, users_path_sql,
@@ -33,7 +33,7 @@ const PARTS_NAMED_MAX: usize = 10;
 /// that is written. [`ErrorKind::Plan`] if no rows would replace those of the table.
 /// [`ErrorKind::Ledger`] if a receipt is not known, if rows are missing after a server crash, or if
 /// the job was begun again. The errors of a sync. After an error no row of the table has changed,
-/// and the call can be repeated.
+/// unless the connection was lost. The call can be repeated, and finds what was done.
 pub fn complete(
     ticket: &FleetTicket,
     receipts: &[FleetReceipt],
@@ -207,7 +207,7 @@ impl Completion<'_> {
         let shadow = JobShadow::new(ticket.job, (ticket.table_oid, &ticket.table, name), version);
         match shadow.exchange(client, self.limits.lock_timeout, must_be_empty).await? {
             Ok(oid) => {
-                ledger::move_fleet_jobs(client, ticket.table_oid, oid).await?;
+                ledger::move_fleet_jobs(client, ticket.table_oid, oid, JobId(ticket.job)).await?;
                 Ok(Ok(staged.rows()))
             }
             Err(reason) => {
@@ -301,6 +301,9 @@ pub(super) async fn lock(client: &Client, ticket: &FleetTicket) -> Result<JobSta
     let Some(LockedFleetJob { fence, report, table, table_oid: oid }) = locked else {
         return Err(ticket.fenced_error());
     };
+    if !ticket.begun().is_job_of(fence) {
+        return Err(ticket.fenced_error());
+    }
     if let Some(report) = report {
         let bug = |error| Error::new(ErrorKind::Bug, "could not read the report").because(error);
         return serde_json::from_str(&report).map(JobState::Complete).map_err(bug);

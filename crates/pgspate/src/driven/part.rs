@@ -211,7 +211,7 @@ impl Attempt<'_> {
 
     /// Returns the attempt of the part that has committed its rows, if one has.
     async fn find_part(&self, client: &Client) -> Result<Option<SealedPart>> {
-        ledger::find_part(client, self.ticket.job, self.part).await
+        ledger::find_part(client, &self.ticket.begun(), self.part).await
     }
 
     fn receipt(&self, part: &SealedPart) -> FleetReceipt {

@@ -68,6 +68,10 @@ pub struct StreamEpoch {
     /// The id of the query that counts the epochs, if it is known. Another query counts from 0
     /// again.
     pub query: Option<String>,
+    /// Whether the query completes every epoch, also one without rows. Then a missing epoch is
+    /// refused, and otherwise it is a warning.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_gapless: bool,
 }
 
 /// What tasks need to write parts of a job.
@@ -140,7 +144,8 @@ pub struct FleetJobReport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AbortOutcome {
-    /// The job has ended. Parts that are visible already stay in the table.
+    /// The job has ended. Parts that are visible already stay in the table, and a named job with
+    /// such parts stays in the ledger.
     Aborted,
     /// The job is complete, so nothing was done.
     IsComplete,

@@ -53,6 +53,9 @@ pub(super) struct ArrayPlace {
     pub(super) first: i32,
     /// The number of jobs, if the scheduler sets it.
     pub(super) size: Option<i32>,
+    /// Whether the array may have only some of the members. Slurm starts jobs again as an array of
+    /// their indexes.
+    pub(super) may_be_part: bool,
 }
 
 /// Reads the process's place in its array. `variable` returns the value of an environment variable.
@@ -88,7 +91,7 @@ pub(super) fn read_array_place(variable: impl Fn(&str) -> Option<String>) -> Res
         return Err(Error::new(ErrorKind::Usage, message)
             .hint("Use consecutive indexes: `--array=0-99`, without a step."));
     }
-    Ok(ArrayPlace { index, first, size })
+    Ok(ArrayPlace { index, first, size, may_be_part: !names.last.is_empty() })
 }
 
 #[cfg(test)]
@@ -103,7 +106,7 @@ mod tests {
 
     #[test]
     fn each_engine_s_variables_are_read() {
-        let from_zero = |index, size| ArrayPlace { index, first: 0, size };
+        let from_zero = |index, size| ArrayPlace { index, first: 0, size, may_be_part: false };
         let batch = [("AWS_BATCH_JOB_ARRAY_INDEX", "2"), ("AWS_BATCH_JOB_ARRAY_SIZE", "300")];
         assert_eq!(place(&batch).unwrap(), from_zero(2, Some(300)));
         assert_eq!(place(&batch[..1]).unwrap(), from_zero(2, None));
@@ -116,7 +119,7 @@ mod tests {
             ("SLURM_ARRAY_TASK_MIN", "1"),
             ("SLURM_ARRAY_TASK_MAX", "100"),
         ];
-        let expected = ArrayPlace { index: 7, first: 1, size: Some(100) };
+        let expected = ArrayPlace { index: 7, first: 1, size: Some(100), may_be_part: true };
         assert_eq!(place(&slurm).unwrap(), expected);
         slurm[1].1 = "50";
         assert!(place(&slurm).unwrap_err().to_string().contains("have gaps"));

@@ -121,7 +121,9 @@ impl MemberOptions {
             }
             slots => slots.and_then(|(_, slots)| u32::try_from(slots).ok()),
         };
-        let fleet = FleetMember { fleet, generation, first, members, member, replaces_rows };
+        let may_be_part = self.members.is_none() && place.is_some_and(|it| it.may_be_part);
+        let fleet =
+            FleetMember { fleet, generation, first, members, member, may_be_part, replaces_rows };
         Ok(Some(FleetEntry::new(fleet, slots)))
     }
 

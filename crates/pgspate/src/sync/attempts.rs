@@ -303,7 +303,9 @@ fn check_max_delete(sync: &PreparedSync, report: &SyncReport) -> Result<()> {
     let deleted = report.deleted;
     let all = deleted + report.rows_in.saturating_sub(report.inserted);
     let max_percent = sync.options.max_delete;
-    SyncRefusal::TooManyDeletes { deleted, all, max_percent }.refuse("")
+    let hint = "Raise `--max-delete` if the deletion is intended.";
+    let refused = SyncRefusal::TooManyDeletes { deleted, all, max_percent }.refuse("");
+    refused.map_err(sync.hint_for_job(hint))
 }
 
 async fn read_advice_facts(client: &Client, sync: &PreparedSync) -> Result<AdviceFacts> {

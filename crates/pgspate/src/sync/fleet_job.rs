@@ -98,6 +98,13 @@ impl PreparedSync {
         Ok(PreparedSync { fleet_job: Some(rows), ..self })
     }
 
+    /// Returns a function that gives an error another hint if there is a job, which cannot have all
+    /// options of a sync.
+    pub(super) fn hint_for_job(&self, hint: &'static str) -> impl FnOnce(Error) -> Error {
+        let is_job = self.fleet_job.is_some();
+        move |error| if is_job { error.hint(hint) } else { error }
+    }
+
     /// Copies the job's rows to the stage, if there is a job.
     pub(super) async fn stage_fleet_job(&self, sessions: &mut [LaneSession]) -> Result<()> {
         match (&self.fleet_job, sessions) {

@@ -188,7 +188,9 @@ async fn check_keys(
     }
     let duplicates = client.query(&statements.duplicates(), &[]).await.map_err(failed())?;
     let (keys, examples) = parse_duplicates(&duplicates);
-    SyncRefusal::DuplicateSourceKeys { keys, examples }.refuse(sync.at_least())
+    let hint = "Name more columns with `--key`, or write one row of each key.";
+    let refused = SyncRefusal::DuplicateSourceKeys { keys, examples }.refuse(sync.at_least());
+    refused.map_err(sync.hint_for_job(hint))
 }
 
 /// Refuses keys of the source that the table has more than once, because one source row would be

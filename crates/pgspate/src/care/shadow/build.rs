@@ -262,6 +262,7 @@ impl TableCare<'_> {
             return Ok(None);
         }
         ledger::move_job_to(client, job, new).await.map_err(ExchangeError::Other)?;
+        ledger::move_fleet_jobs(client, names.oid, new, job).await.map_err(ExchangeError::Other)?;
         client.batch_execute("commit").await?;
         Ok(sums)
     }

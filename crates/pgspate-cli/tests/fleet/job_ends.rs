@@ -1,0 +1,82 @@
+//! Jobs that end in other ways than by their driver, or by two sessions at once.
+
+use std::thread;
+
+use pgspate::driven::{AbortOutcome, FleetCommit, FleetJobOptions, StreamEpoch};
+
+use crate::driven::DriverScene;
+use crate::run::session;
+
+/// A driver completes a job while a user forgets it: then the job is complete, and stays known.
+#[test]
+fn a_job_that_is_completed_meanwhile_is_not_forgotten() {
+    let scene = DriverScene::new();
+    let begin = || scene.begin_with(Some("job"), Default::default(), None).unwrap();
+    let ticket = begin();
+    let receipt = scene.write(&ticket, 0, 1, 1);
+    let (runtime, client) = session(&scene.case.db.dsn());
+    runtime.block_on(client.batch_execute("begin; lock table t in share mode")).unwrap();
+    let wait_for = |sessions: &str| {
+        let waiting = "select count(*) from pg_stat_activity \
+                       where datname = current_database() and wait_event_type = 'Lock'";
+        while scene.case.value(waiting) != sessions {}
+    };
+    let (completed, forgotten) = thread::scope(|scope| {
+        let complete = scope.spawn(|| scene.complete(&ticket, &[receipt]));
+        wait_for("1");
+        let forget = scope.spawn(|| scene.status(&format!("--forget {}", ticket.job)));
+        wait_for("2");
+        runtime.block_on(client.batch_execute("rollback")).unwrap();
+        (complete.join().unwrap(), forget.join().unwrap())
+    });
+    assert_eq!(completed.unwrap().rows_written, 1);
+    assert_ne!(forgotten.status, Some(0));
+    assert!(
+        forgotten.stderr.contains("was completed or aborted meanwhile"),
+        "{}",
+        forgotten.stderr
+    );
+    assert!(begin().is_complete);
+    assert_eq!(scene.ids(), "-1 1");
+}
+
+/// A crash empties an unlogged table. So the ledger remembers no job that writes one.
+#[test]
+fn a_job_of_an_unlogged_table_has_no_name() {
+    let scene = DriverScene::new();
+    scene.case.db.run("alter table t set unlogged");
+    let epoch = StreamEpoch { stream: "s".to_owned(), number: 0, query: None, is_gapless: false };
+    let epoch = FleetJobOptions { epoch: Some(epoch), ..FleetJobOptions::default() };
+    for (name, options) in [(Some("job"), FleetJobOptions::default()), (None, epoch)] {
+        let error = scene.begin_with(name, options, None).unwrap_err();
+        assert!(error.to_string().contains("is unlogged"), "{error}");
+    }
+    let ticket = scene.begin_with(None, FleetJobOptions::default(), None).unwrap();
+    let receipt = scene.write(&ticket, 0, 1, 1);
+    assert_eq!(scene.complete(&ticket, &[receipt]).unwrap().rows_written, 1);
+}
+
+/// A ledger that is created again, or restored from a backup, gives out its numbers again.
+#[test]
+fn a_task_of_an_older_ledger_does_not_write_into_a_job_of_the_same_number() {
+    let scene = DriverScene::new();
+    let by_task = FleetJobOptions { commit: FleetCommit::Task, ..FleetJobOptions::default() };
+    for options in [by_task, FleetJobOptions::default()] {
+        let zombie = scene.begin_with(None, options.clone(), None).unwrap();
+        scene
+            .case
+            .db
+            .run("drop schema pgspate cascade; drop schema if exists pgspate_job_1 cascade");
+        let ticket = scene.begin_with(Some("new"), options, None).unwrap();
+        assert_eq!(ticket.job, zombie.job);
+        assert!(scene.write_csv(&zombie, 0, "id\n9\n").is_err());
+        let receipt = scene.write(&ticket, 0, 1, 1);
+        assert!(scene.write_csv(&zombie, 0, "id\n9\n").is_err());
+        assert!(scene.complete(&zombie, std::slice::from_ref(&receipt)).is_err());
+        assert_eq!(scene.abort(&zombie), AbortOutcome::IsAnother);
+        scene.complete(&ticket, &[receipt]).unwrap();
+        assert!(scene.complete(&zombie, &[]).is_err());
+        assert_eq!(scene.ids(), "-1 1");
+        scene.case.db.run("delete from t where id > 0; drop schema pgspate cascade");
+    }
+}
