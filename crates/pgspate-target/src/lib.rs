@@ -31,6 +31,7 @@ mod table;
 pub mod table_properties;
 mod trust;
 mod typed_query;
+mod written_table;
 
 pub use dependencies::{
     IncomingForeignKey, TableDependencies, has_inheriting_tables, replace_obstacles,
@@ -55,6 +56,7 @@ pub use table::{
 pub(crate) use trust::is_trusted_sql;
 pub use trust::untrusted_owner_sql;
 pub use typed_query::{TypedParameter, TypedQuery, send_in_order};
+pub use written_table::{WrittenTable, is_table_replaced_error, table_replaced_error};
 
 use tokio_postgres::error::SqlState;
 

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use tokio_postgres::{Client, Row};
 
 use super::search_path::table_lookup_cte;
-use super::{TableStorage, TypedQuery, server_error};
+use super::{TableStorage, TypedQuery, WrittenTable, server_error};
 use crate::{Error, ErrorKind, Result};
 use pgspate_base::is_alike;
 use pgspate_input::types::{PgType, TypeKind};
@@ -197,6 +197,11 @@ impl TargetTable {
     /// Returns whether a column has this name, ignoring case.
     pub fn has_column_alike(&self, name: &str) -> bool {
         self.columns.iter().any(|column| is_alike(&column.name, name))
+    }
+
+    /// Returns the table as one that is written into by its name.
+    pub fn as_written(&self) -> WrittenTable {
+        WrittenTable { sql_name: self.sql_name.clone(), oid: self.oid }
     }
 
     /// Reads the facts of the table `name`, which is written as in SQL. Returns `None` if the

@@ -32,6 +32,7 @@ mod refused_rows;
 mod rejects;
 mod replace_by_shadow;
 mod replace_in_transaction;
+mod replaced_tables;
 #[path = "../support/run.rs"]
 mod run;
 mod support;

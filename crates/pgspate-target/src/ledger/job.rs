@@ -9,7 +9,7 @@ use tokio_postgres::{Client, Row};
 use super::identity::JobIdentity;
 use super::member::FleetMember;
 use super::{dropped_keys, schema, unlogged};
-use crate::{Error, ErrorKind, Result, TypedParameter, TypedQuery, server_error};
+use crate::{Error, ErrorKind, Result, TypedParameter, TypedQuery, WrittenTable, server_error};
 
 /// A job's number in the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,16 +34,29 @@ pub struct ChunkRecord {
     pub rows_rejected: u64,
 }
 
-impl JobId {
+/// Records the chunks that a job writes into its table.
+#[derive(Debug, Clone)]
+pub struct ChunkRecorder {
+    /// The job.
+    pub job: JobId,
+    /// The table that the chunks are written into.
+    pub table: WrittenTable,
+    /// Whether a server crash removes the job's rows, as in an unlogged table.
+    pub crash_removes_rows: bool,
+}
+
+impl ChunkRecorder {
     /// Returns statements that record chunks. The statements must run in the transaction that
-    /// writes the chunks. The transaction fails if another job has dropped the table's keys. If
-    /// `crash_removes_rows`, the transaction also fails if a crash has emptied the table.
-    pub fn insert_chunks_sql(self, records: &[ChunkRecord], crash_removes_rows: bool) -> String {
-        let job = if crash_removes_rows { unlogged::job_sql(self) } else { self.0.to_string() };
+    /// writes the chunks. The transaction fails if another job has dropped the table's keys, or if
+    /// the rows went into another table of the same name. If `crash_removes_rows`, the transaction
+    /// also fails if a crash has emptied the table.
+    pub fn insert_chunks_sql(&self, records: &[ChunkRecord]) -> String {
+        let ChunkRecorder { job, table, crash_removes_rows } = self;
+        let job_sql = if *crash_removes_rows { unlogged::job_sql(*job) } else { job.0.to_string() };
         let mut sql = format!(
             "{}; insert into pgspate.ledger \
              (job, chunk, input, position, digest, rows_in, rows_written, rows_rejected) values",
-            dropped_keys::refuse_without_keys_sql(self.0)
+            dropped_keys::refuse_without_keys_sql(job.0)
         );
         for (index, record) in records.iter().enumerate() {
             let comma = if index == 0 { "" } else { "," };
@@ -57,15 +70,31 @@ impl JobId {
                 rows_rejected,
             } = record;
             let digest = digest.map_or("null".to_owned(), |digest| format!("'{digest:032x}'"));
+            // A NULL in the first row fails the statement: see `is_refused_for_replaced_table`.
+            let input = match index {
+                0 => format!("case when {} then {input} end", table.has_name_sql()),
+                _ => input.to_string(),
+            };
             // Writing to a String cannot fail.
             let _ = write!(
                 sql,
-                "{comma} ({job}, {chunk}, {input}, {position}, {digest}, {rows_in}, \
+                "{comma} ({job_sql}, {chunk}, {input}, {position}, {digest}, {rows_in}, \
                  {rows_written}, {rows_rejected})"
             );
         }
         sql
     }
+}
+
+/// Returns whether the server refused a chunk because its rows went into another table of the same
+/// name.
+pub fn is_refused_for_replaced_table(error: &tokio_postgres::Error) -> bool {
+    error.as_db_error().is_some_and(|refusal| {
+        *refusal.code() == SqlState::NOT_NULL_VIOLATION
+            && refusal.schema() == Some("pgspate")
+            && refusal.table() == Some("ledger")
+            && refusal.column() == Some("input")
+    })
 }
 
 /// Returns whether the server refused a chunk because the ledger already has it.

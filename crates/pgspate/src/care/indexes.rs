@@ -77,6 +77,7 @@ async fn drop_and_record(
             error
         });
     }
+    table.as_written().check_name(client).await?;
     let maintenance_facts = MaintenanceFacts::read_in_transaction(client, table).await?;
     let writer = ledger::other_writer(client, table.oid, job.0).await?;
     let facts = MaintenanceInputs {
@@ -185,6 +186,7 @@ async fn remove_rows_in_transaction(
          set local statement_timeout = 0; lock table only {name} in access exclusive mode"
     );
     client.batch_execute(&begin).await.map_err(failed())?;
+    table.as_written().check_name(client).await?;
     let maintenance_facts = MaintenanceFacts::read_in_transaction(client, table).await?;
     if maintenance_facts.is_referenced || maintenance_facts.has_delete_triggers {
         return Ok(RowRemoval::HasSideEffects);

@@ -58,12 +58,16 @@ pub(crate) fn emptying_error() -> Error {
 pub(super) async fn commit_lanes(job: &CopyJob, lanes: &[FinishedLane]) -> Result<()> {
     let has_work = |lane: &&FinishedLane| lane.tally.chunks > 0 || job.sql_before().is_some();
     let sessions: Vec<_> = lanes.iter().filter(has_work).flat_map(|lane| &lane.sessions).collect();
-    if let (Destination::Table { oid, .. }, Some(control), None, false) =
+    if let (Destination::Table { table, .. }, Some(control), None, false) =
         (&job.destination, &job.control_connection, &job.ledger, sessions.is_empty())
     {
-        // With a ledger, inserting each chunk's row checks for dropped keys. After this check, no
-        // load can drop keys: the lanes hold locks on the table.
-        check_no_dropped_keys(&control.client, *oid).await?;
+        // With a ledger, inserting each chunk's row checks for dropped keys and the table's name.
+        // After these checks, no load can drop keys, and no session can rename the tables: the
+        // lanes hold locks on them.
+        check_no_dropped_keys(&control.client, table.oid).await?;
+        for session in &sessions {
+            table.check_name(&session.connection.client).await?;
+        }
     }
     for (index, session) in sessions.iter().enumerate() {
         let is_last = index + 1 == sessions.len();

@@ -292,7 +292,8 @@ impl Lane<'_, '_> {
         let written =
             write_good_rows(&connection, job, encoder.as_mut(), chunk).await.map_err(failed_for)?;
         shared.count_rejects(chunk.seq, &written.rejects).map_err(failed_for)?;
-        let inserted = insert_rejects(&connection.client, ledger.id, chunk.seq, &written.rejects);
+        let inserted =
+            insert_rejects(&connection.client, ledger.recorder.job, chunk.seq, &written.rejects);
         inserted.await.map_err(failed)?;
         let record = ChunkRecord {
             chunk: chunk.seq,
@@ -303,10 +304,7 @@ impl Lane<'_, '_> {
             rows_written: written.rows_written,
             rows_rejected: written.rejects.len() as u64,
         };
-        let sql = format!(
-            "{}; commit",
-            ledger.id.insert_chunks_sql(&[record], ledger.crash_removes_rows)
-        );
+        let sql = format!("{}; commit", ledger.recorder.insert_chunks_sql(&[record]));
         connection.client.batch_execute(&sql).await.map_err(failed)?;
         self.open_backend_pids.pop();
         shared.progress.committed.add(record.rows_written, 1);

@@ -28,10 +28,10 @@ pub(crate) mod temp_table;
 use std::sync::Arc;
 
 use crate::format::{ChunkEncoder, ContentDigests, EncodeMode};
-use pgspate_target::StorageFacts;
 use pgspate_target::connect::Connection;
-use pgspate_target::ledger::{JobId, WrittenChunks};
+use pgspate_target::ledger::{ChunkRecorder, JobId, WrittenChunks};
 use pgspate_target::session::WaitLimits;
+use pgspate_target::{StorageFacts, WrittenTable};
 
 pub(crate) use commit::{COMMIT_DURABLY, emptying_error};
 pub use progress::{CopyProgress, ProgressSnapshot, Waiting};
@@ -82,8 +82,8 @@ pub enum Commit {
 pub enum Destination {
     /// An existing table, or the shadow of an existing table.
     Table {
-        /// The table's oid.
-        oid: u32,
+        /// The table's name and oid.
+        table: WrittenTable,
         /// Statements before and after COPY in the same transaction. Only for a single lane that
         /// commits at the end.
         surrounding: Option<SurroundingSql>,
@@ -107,9 +107,8 @@ pub enum Destination {
 
 /// The ledger's job, which records the chunks of this copy.
 pub(crate) struct LedgerJob {
-    pub(crate) id: JobId,
-    /// Whether a server crash removes the job's rows, as in an unlogged table.
-    pub(crate) crash_removes_rows: bool,
+    /// Records the chunks, with the job's number.
+    pub(crate) recorder: ChunkRecorder,
     /// Chunks that are written already, by earlier runs or by earlier attempts of this run.
     pub(crate) written_chunks: WrittenChunks,
     /// Chunks that earlier runs have written.
@@ -209,7 +208,7 @@ impl CopyJob {
     }
 
     fn ledger_id(&self) -> Option<JobId> {
-        self.ledger.as_ref().map(|ledger| ledger.id)
+        self.ledger.as_ref().map(|ledger| ledger.recorder.job)
     }
 
     /// Returns the number of rows that may be rejected; `None` if none may.

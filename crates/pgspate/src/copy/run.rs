@@ -39,8 +39,8 @@ pub fn run(
 ) -> Result<CopyEnd> {
     let shared = SharedRun::new(job, cutter, progress);
     shared.check_earlier_rejects()?;
-    if let (Some(route), Some(ledger)) = (&job.shard_route, job.ledger_id()) {
-        return shards::run(&shared, route, ledger, runtime);
+    if let (Some(route), Some(ledger)) = (&job.shard_route, &job.ledger) {
+        return shards::run(&shared, route, &ledger.recorder, runtime);
     }
     let finished = run_lanes(&shared, runtime);
     shared.check_cancelled()?;

@@ -23,9 +23,10 @@ use crate::format::{Chunk, EncodeMode};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
 use pgspate_target::ledger::{
-    ChunkRecord, JobId, is_chunk_recorded, is_emptied_by_crash, is_refused_for_dropped_keys,
+    ChunkRecord, ChunkRecorder, is_chunk_recorded, is_emptied_by_crash,
+    is_refused_for_dropped_keys, is_refused_for_replaced_table,
 };
-use pgspate_target::{ServerRefusal, ends_session, server_error};
+use pgspate_target::{ServerRefusal, ends_session, server_error, table_replaced_error};
 
 /// Header of binary COPY data.
 pub(crate) const BINARY_HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
@@ -55,8 +56,7 @@ pub(super) struct LaneStream {
     one_statement: bool,
     may_skip_rows: bool,
     commit: Commit,
-    ledger: Option<JobId>,
-    crash_removes_rows: bool,
+    ledger: Option<ChunkRecorder>,
     /// Whether the transaction stays open after the last chunk, for the caller.
     keeps_transaction_open: bool,
     /// SQL to run before the commit.
@@ -141,8 +141,7 @@ impl LaneStream {
             one_statement: job.one_statement,
             may_skip_rows: job.may_skip_rows,
             commit: job.commit,
-            ledger: job.ledger_id(),
-            crash_removes_rows: job.ledger.as_ref().is_some_and(|ledger| ledger.crash_removes_rows),
+            ledger: job.ledger.as_ref().map(|ledger| ledger.recorder.clone()),
             keeps_transaction_open: job.keeps_transaction_open(),
             sql_after: job.sql_after().map(str::to_owned),
             open_copy: None,
@@ -290,12 +289,11 @@ impl LaneStream {
                 None => Ok(0),
             }
         };
-        let job = self.ledger.filter(|_| self.commit == Commit::EachChunk);
-        let (Some(job), Some(recorded)) = (job, &complete_chunk) else {
+        let recorder = self.ledger.as_ref().filter(|_| self.commit == Commit::EachChunk);
+        let (Some(recorder), Some(recorded)) = (recorder, &complete_chunk) else {
             return Ok((finish.await?, complete_chunk));
         };
-        let insert_chunks_sql =
-            |rows| job.insert_chunks_sql(&[recorded.to_record(rows)], self.crash_removes_rows);
+        let insert_chunks_sql = |rows| recorder.insert_chunks_sql(&[recorded.to_record(rows)]);
         let client = &self.connection.client;
         if !self.may_skip_rows {
             // The number of sent rows is recorded as the number of written rows. If the server
@@ -378,13 +376,11 @@ impl LaneStream {
         // fewer rows, the load fails before it commits.
         let last = last.map(|complete_chunk| complete_chunk.to_record(complete_chunk.rows_in));
         let mut sql = "set constraints all immediate".to_owned();
-        if let (Some(job), false) = (self.ledger, self.chunk_records.is_empty() && last.is_none()) {
+        let has_chunks = !self.chunk_records.is_empty() || last.is_some();
+        if let Some(recorder) = self.ledger.as_ref().filter(|_| has_chunks) {
             let chunk_records: Vec<ChunkRecord> =
                 self.chunk_records.iter().copied().chain(last).collect();
-            sql = format!(
-                "{}; {sql}",
-                job.insert_chunks_sql(&chunk_records, self.crash_removes_rows)
-            );
+            sql = format!("{}; {sql}", recorder.insert_chunks_sql(&chunk_records));
         }
         if let Some(after) = &self.sql_after {
             sql = format!("{sql}; {after}");
@@ -495,6 +491,7 @@ impl LaneTally {
 pub(crate) fn copy_error(connection: &Connection, error: tokio_postgres::Error) -> Error {
     match error.as_db_error() {
         Some(_) if is_refused_for_dropped_keys(&error) => keys_dropped_error(),
+        Some(_) if is_refused_for_replaced_table(&error) => table_replaced_error(),
         Some(refusal) if !ends_session(refusal.code()) => {
             let message = ServerRefusal::new(refusal).to_string();
             server_error(message)(error)

@@ -5,6 +5,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use tokio_postgres::Client;
+
 use super::{Load, LoadWatch, WidenedColumn, create};
 use crate::copy::{
     self, CopyEnd, CopyJob, CopyOutcome, CopySetup, Destination, EarlySession, Lanes, LedgerJob,
@@ -14,9 +16,9 @@ use crate::format::EncodeMode;
 use crate::job::RetryAfterConnectionLoss;
 use crate::plan::{AtomicMethod, LoadPlan};
 use crate::{Error, ErrorKind, Result, care};
-use pgspate_target::TargetTable;
-use pgspate_target::ledger::{OpenJob, WrittenChunks};
+use pgspate_target::ledger::{ChunkRecorder, OpenJob, WrittenChunks};
 use pgspate_target::session::ReconnectBackoff;
+use pgspate_target::{TargetTable, TypedQuery, WrittenTable, server_error};
 
 impl Load {
     /// Copies the rows. Repeats this after errors that another attempt may avoid.
@@ -70,10 +72,11 @@ impl Load {
     }
 
     fn attempt(&mut self, watch: &Arc<LoadWatch>) -> Result<CopyEnd> {
-        if let Err(error) = self.resolve_own_prepared() {
-            return if error.is_retryable() { Ok(CopyEnd::Interrupted(error)) } else { Err(error) };
-        }
-        let job = self.copy_job()?;
+        let job = match self.resolve_own_prepared().and_then(|()| self.copy_job()) {
+            Ok(job) => job,
+            Err(error) if error.is_retryable() => return Ok(CopyEnd::Interrupted(error)),
+            Err(error) => return Err(error),
+        };
         let cutter = self.reading.cutter(&self.plan.rows, watch);
         copy::run(&job, cutter, &watch.copy, &self.job.control_session.runtime)
     }
@@ -82,6 +85,7 @@ impl Load {
         let rejects_max = self.options.rejects_max.unwrap_or(RejectsMax::Any);
         let (reading, rows) = (self.reading.clone(), self.plan.rows.clone());
         let (version, ignores) = (self.session.server_version, self.request.rows.ignore_unknown);
+        let table = self.written_table()?;
         Ok(CopyJob {
             early_session: std::mem::take(&mut self.early_session),
             session_opener: self.session_opener(),
@@ -99,19 +103,34 @@ impl Load {
             is_stream: reading.is_stream(),
             commit: self.plan.commit,
             ledger: self.job.opened.as_ref().map(|opened| LedgerJob {
-                id: opened.job,
-                crash_removes_rows: opened.crash_removes_rows,
+                recorder: ChunkRecorder {
+                    job: opened.job,
+                    table: table.clone(),
+                    crash_removes_rows: opened.crash_removes_rows,
+                },
                 written_chunks: opened.done.clone(),
                 chunks_before: self.chunks_before.clone(),
                 rejects_max: self.options.rejects.as_ref().map(|_| rejects_max),
             }),
             check_unchanged: Box::new(move |read| reading.check_unchanged(&rows, read)),
-            destination: Destination::Table {
-                oid: self.created_oid.unwrap_or(self.table.oid),
-                surrounding: self.surrounding_sql()?,
-            },
+            destination: Destination::Table { table, surrounding: self.surrounding_sql()? },
             shard_route: self.shard_route(),
         })
+    }
+
+    /// Returns the table that COPY writes into: the shadow or the table.
+    fn written_table(&self) -> Result<WrittenTable> {
+        let sql_name = care::copy_target_name(&self.plan, &self.table, self.job.opened.as_ref());
+        if !self.is_swap() {
+            return Ok(WrittenTable { sql_name, oid: self.created_oid.unwrap_or(self.table.oid) });
+        }
+        let failed = server_error(format!("could not look up the shadow table {sql_name}"));
+        let look = "select to_regclass($1)::oid";
+        let oid = self.job.with_client(async |client: &Client| {
+            client.fetch_one(look, &[&sql_name]).await.map_err(failed)
+        })?;
+        // COPY reports a missing shadow.
+        Ok(WrittenTable { sql_name, oid: oid.get::<_, Option<u32>>(0).unwrap_or_default() })
     }
 
     /// Widens the column whose value was refused, if this load created the table and the input can

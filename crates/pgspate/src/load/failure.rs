@@ -11,6 +11,7 @@ use crate::copy::{blames_one_row, is_keys_dropped_error};
 use crate::plan::hint_date_format;
 use crate::reading::hint_encoding;
 use crate::{Error, ErrorKind};
+use pgspate_target::is_table_replaced_error;
 use pgspate_target::ledger::{self, DroppedKeys};
 
 impl Load {
@@ -62,6 +63,12 @@ impl Load {
         let rows = kept.rows_written;
         let are = if rows == 1 { "row is" } else { "rows are" };
         let can_reject = self.options.rejects.is_none() && !self.plan.one_statement;
+        if is_table_replaced_error(&error) {
+            return error.hint(format!(
+                "{rows} {are} in the table that had the name before. The same command, run again, \
+                 loads everything into the table that has the name now."
+            ));
+        }
         let how = match error.place() {
             _ if self.reading.is_stream() => "the rest cannot be read again",
             Some(_) if can_reject && blames_one_row(&error) => {

@@ -16,7 +16,7 @@ use crate::format::delimited::{
     CutOptions, DelimitedColumn, DelimitedCutter, DelimitedEncoder, Dialect,
 };
 use pgspate_target::connect::{Dsn, Environment};
-use pgspate_target::{TableStorage, users_path_sql};
+use pgspate_target::{TableStorage, WrittenTable, users_path_sql};
 
 /// A database, and a session in it.
 struct RejectTestSession {
@@ -98,6 +98,7 @@ fn job(runtime: &Runtime, dsn: Arc<Dsn>, columns: &[&str]) -> CopyJob {
     };
     let encoded: Vec<DelimitedColumn> = names.iter().map(column).collect();
     let list = columns.join(", ");
+    let table = WrittenTable { sql_name: "t".to_owned(), oid: 0 };
     CopyJob {
         session_opener,
         early_session: EarlySession::default(),
@@ -124,7 +125,7 @@ fn job(runtime: &Runtime, dsn: Arc<Dsn>, columns: &[&str]) -> CopyJob {
         commit: Commit::EachChunk,
         ledger: None,
         check_unchanged: Box::new(|_| Ok(())),
-        destination: Destination::Table { oid: 0, surrounding: None },
+        destination: Destination::Table { table, surrounding: None },
         shard_route: None,
     }
 }

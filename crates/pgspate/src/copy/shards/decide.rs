@@ -17,7 +17,7 @@ use crate::copy::stream::{BEGIN_READ_COMMITTED, copy_error};
 use crate::copy::{CopyProgress, ReadySession, WaitLimits};
 use crate::numbers::counted;
 use crate::{Error, ErrorKind, Result};
-use pgspate_target::ledger::{ChunkRecord, JobId, is_chunk_recorded};
+use pgspate_target::ledger::{ChunkRecord, ChunkRecorder, is_chunk_recorded};
 use pgspate_target::shards::{PreparedName, PreparedOrigin};
 use pgspate_target::{TypedQuery, server_error};
 
@@ -104,7 +104,7 @@ async fn roll_back(session: &ReadySession) {
 pub(super) async fn commit_all(
     coordinator: &CoordinatorSessions,
     writers: &[ShardWriter],
-    (origin, job): (&PreparedOrigin, JobId),
+    (origin, recorder): (&PreparedOrigin, &ChunkRecorder),
     chunks: &[ChunkRecord],
     progress: &CopyProgress,
 ) -> Result<()> {
@@ -119,7 +119,7 @@ pub(super) async fn commit_all(
     let xid = row.get::<_, &str>(0).parse().unwrap_or_default();
     let name = |session| {
         let (origin, chunk) = (origin.clone(), first.chunk);
-        PreparedName { origin, job: job.0, chunk, xid, session }
+        PreparedName { origin, job: recorder.job.0, chunk, xid, session }
     };
     let with_rows: Vec<(String, &ShardWriter)> = (writers.iter().enumerate())
         .filter(|(_, writer)| writer.rows > 0)
@@ -133,7 +133,7 @@ pub(super) async fn commit_all(
     let decided = match prepared {
         Ok(node_xids) => {
             progress.committed.unverified_chunks.store(true, Relaxed);
-            decide(coordinator, job, chunks).await.map(|()| node_xids)
+            decide(coordinator, recorder, chunks).await.map(|()| node_xids)
         }
         Err(error) => {
             roll_back(&coordinator.deciding).await;
@@ -168,11 +168,11 @@ enum Undecided {
 /// Records the chunks in the ledger, and commits.
 async fn decide(
     coordinator: &CoordinatorSessions,
-    job: JobId,
+    recorder: &ChunkRecorder,
     chunks: &[ChunkRecord],
 ) -> Result<(), Undecided> {
     let connection = &coordinator.deciding.connection;
-    let record = job.insert_chunks_sql(chunks, false);
+    let record = recorder.insert_chunks_sql(chunks);
     if let Err(error) = connection.client.batch_execute(&record).await {
         let is_recorded = is_chunk_recorded(&error);
         let error = copy_error(connection, error);

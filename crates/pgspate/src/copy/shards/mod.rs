@@ -33,7 +33,7 @@ use super::{
 use crate::encode::Encoded;
 use crate::format::{Chunk, ChunkEncoder, EncodeMode};
 use crate::{Error, ErrorKind, Result};
-use pgspate_target::ledger::{ChunkRecord, JobId};
+use pgspate_target::ledger::{ChunkRecord, ChunkRecorder};
 use pgspate_target::shards::{
     PreparedOrigin, ShardSession, ShardedTable, find_other_server, is_reached_by_coordinator,
 };
@@ -62,7 +62,7 @@ pub(crate) struct ShardRoute {
 struct ShardCopy<'a> {
     shared: &'a SharedRun<'a>,
     route: &'a Arc<ShardRoute>,
-    job: JobId,
+    recorder: &'a ChunkRecorder,
     runtime: &'a Handle,
     /// The number of lanes, which encode.
     lanes: usize,
@@ -80,10 +80,10 @@ struct ShardCopy<'a> {
 pub(super) fn run(
     shared: &SharedRun<'_>,
     route: &Arc<ShardRoute>,
-    job: JobId,
+    recorder: &ChunkRecorder,
     runtime: &Handle,
 ) -> Result<CopyEnd> {
-    let error = match ShardCopy::new(shared, route, job, runtime).run() {
+    let error = match ShardCopy::new(shared, route, recorder, runtime).run() {
         Ok(outcome) => return Ok(CopyEnd::Done(outcome, Vec::new())),
         Err(error) => error,
     };
@@ -108,7 +108,7 @@ impl<'a> ShardCopy<'a> {
     fn new(
         shared: &'a SharedRun<'a>,
         route: &'a Arc<ShardRoute>,
-        job: JobId,
+        recorder: &'a ChunkRecorder,
         runtime: &'a Handle,
     ) -> ShardCopy<'a> {
         let cores = thread::available_parallelism().map_or(1, usize::from);
@@ -130,7 +130,7 @@ impl<'a> ShardCopy<'a> {
         ShardCopy {
             shared,
             route,
-            job,
+            recorder,
             runtime,
             lanes,
             session_of_shard,
@@ -164,8 +164,8 @@ impl<'a> ShardCopy<'a> {
             let is_last = shared.are_all_chunks_cut();
             self.check_before_commit(&chunks, &writers, is_last)?;
             let started = Instant::now();
-            let committing =
-                commit_all(&coordinator, &writers, (&origin, self.job), &chunks, shared.progress);
+            let recorder = (&origin, self.recorder);
+            let committing = commit_all(&coordinator, &writers, recorder, &chunks, shared.progress);
             self.runtime.block_on(committing)?;
             self.committing += started.elapsed();
             self.count_committed(&chunks);

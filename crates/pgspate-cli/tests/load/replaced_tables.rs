@@ -1,0 +1,125 @@
+//! Tests of loads during which another session replaces or empties the table. No row may be loaded
+//! twice, and no change may stay at the table that took the name.
+
+use std::fmt::Write as _;
+use std::process::Child;
+
+use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
+use tokio_postgres::{Client, Error};
+
+use crate::support::{LoadCase, finish, redact, session, spawn, wait_until};
+
+const ROWS: usize = 200_000;
+
+/// A load that commits each chunk.
+const CHUNKED: &str = "t.csv --commit chunk --lanes 1 --rebuild-indexes never --quiet";
+
+/// Renames the table, and gives its name to an empty table.
+const REPLACE: &str = "begin; lock table t in access exclusive mode; \
+                       alter table t rename to t_old; create table t (like t_old including all); commit";
+
+/// A load of five chunks that commits each chunk and waits in the third one for a key, which another
+/// session has inserted without a commit.
+struct HeldLoad {
+    child: Child,
+    runtime: Runtime,
+    holder: Client,
+}
+
+impl HeldLoad {
+    fn new(case: &LoadCase) -> HeldLoad {
+        let mut rows = "id,note\n".to_owned();
+        (0..ROWS).for_each(|row| writeln!(rows, "{row},{:>90}", row * 7).unwrap());
+        case.put("t.csv", rows);
+        let (runtime, holder) = session(&case.db.dsn());
+        let insert = format!("begin; insert into t values ({}, '')", ROWS / 2);
+        runtime.block_on(holder.batch_execute(&insert)).unwrap();
+        let child = spawn(&mut case.load_command(CHUNKED));
+        wait_until("a chunk waits", || {
+            let sql = "select count(*) from pg_stat_activity \
+                       where datname = current_database() and wait_event = 'transactionid'";
+            case.value(sql) == "1"
+        });
+        HeldLoad { child, runtime, holder }
+    }
+
+    fn release(&self) {
+        self.runtime.block_on(self.holder.batch_execute("rollback")).unwrap();
+    }
+}
+
+/// Runs `sql` in a session of its own, and waits until it waits for a lock on a table.
+fn start_waiting(case: &LoadCase, sql: &'static str) -> (Runtime, JoinHandle<Result<(), Error>>) {
+    let (runtime, client) = session(&case.db.dsn());
+    let task = runtime.spawn(async move { client.batch_execute(sql).await });
+    wait_for_lock(case, 1);
+    (runtime, task)
+}
+
+/// Waits until this number of sessions wait for a lock on a table.
+fn wait_for_lock(case: &LoadCase, sessions: usize) {
+    let waiting = "select count(*) from pg_stat_activity \
+                   where datname = current_database() and wait_event = 'relation'";
+    wait_until("sessions wait for the table", || case.value(waiting) == sessions.to_string());
+}
+
+fn count_rows(case: &LoadCase, table: &str) -> usize {
+    case.value(&format!("select count(*) from {table}")).parse().unwrap()
+}
+
+#[test]
+fn a_chunk_is_not_written_into_another_table_of_the_name() {
+    let case = LoadCase::new("create table t (id int primary key, note text)");
+    let held = HeldLoad::new(&case);
+    let (runtime, replacing) = start_waiting(&case, REPLACE);
+    held.release();
+    runtime.block_on(replacing).unwrap().unwrap();
+    let run = finish(held.child);
+    assert_eq!(run.status, Some(2), "{}", run.stdout);
+    let rows = count_rows(&case, "t_old");
+    insta::assert_snapshot!(redact(&run.stderr).replace(&rows.to_string(), "N"), @r#"
+    error: could not load "t.csv" into public.t
+      caused by: another session has put another table of this name in the table's place
+
+    hint: N rows are in the table that had the name before. The same command, run
+          … again, loads everything into the table that has the name now.
+    "#);
+    assert_eq!(count_rows(&case, "t"), 0);
+    case.load(CHUNKED).success();
+    assert_eq!((count_rows(&case, "t"), count_rows(&case, "t_old")), (ROWS, rows));
+    case.load(CHUNKED).success();
+    assert_eq!(count_rows(&case, "t"), ROWS);
+}
+
+#[test]
+fn a_load_in_one_transaction_refuses_another_table_of_the_name() {
+    let fresh = "create table t (id int primary key, note text); insert into t values (0, '')";
+    for args in ["", "--no-ledger", "--pause-autovacuum always", "--rebuild-indexes always"] {
+        let case = LoadCase::new(fresh);
+        case.put("t.csv", "id,note\n1,a\n2,b\n");
+        let (runtime, holder) = session(&case.db.dsn());
+        let rename = "alter table t rename to t_old; \
+                      create table t (like t_old including all)";
+        // The load has read the catalog when it waits for the lock.
+        runtime.block_on(holder.batch_execute("begin; lock table t")).unwrap();
+        let child = spawn(&mut case.load_command(&format!("t.csv --quiet {args}")));
+        wait_for_lock(&case, 1);
+        runtime.block_on(holder.batch_execute(&format!("{rename}; commit"))).unwrap();
+        let run = finish(child);
+        assert_eq!(run.status, Some(2), "{args}: {}{}", run.stdout, run.stderr);
+        let replaced = "another session has put another table of this name in the table's place";
+        assert!(run.stderr.contains(replaced), "{args}: {}", run.stderr);
+        assert_eq!(case.rows("t").len() + case.rows("t_old").len(), 1, "{args}");
+        let options = "select count(*) from pg_class where reloptions is not null \
+                       and relnamespace = 'public'::regnamespace";
+        assert_eq!(case.value(options), "0", "{args}");
+        let keys = "select count(*) from pg_index \
+                    where indrelid in ('t'::regclass, 't_old'::regclass)";
+        assert_eq!(case.value(keys), "2", "{args}");
+        for _ in 0..2 {
+            case.load(&format!("t.csv --quiet {}", args.replace("--no-ledger", ""))).success();
+        }
+        assert_eq!(case.rows("t").len(), 2, "{args}");
+    }
+}
