@@ -42,6 +42,20 @@ impl WrittenTable {
     }
 }
 
+/// Returns the error for a table that another load has emptied since the job started.
+pub fn table_emptied_error() -> Error {
+    let message = "another load has replaced all rows of the table";
+    Error::new(ErrorKind::Plan, message)
+        .with_sqlstate(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE)
+        .hint("The same command, run again, loads everything.")
+}
+
+/// Returns whether the error is, or is caused by, [`table_emptied_error`].
+pub fn is_table_emptied_error(error: &Error) -> bool {
+    error.kind() == ErrorKind::Plan
+        && error.sqlstate() == Some(&SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE)
+}
+
 /// Returns the error for a table whose name leads to another table by now.
 pub fn table_replaced_error() -> Error {
     let message = "another session has put another table of this name in the table's place";

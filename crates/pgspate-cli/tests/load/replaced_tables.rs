@@ -123,3 +123,36 @@ fn a_load_in_one_transaction_refuses_another_table_of_the_name() {
         assert_eq!(case.rows("t").len(), 2, "{args}");
     }
 }
+
+#[test]
+fn rows_are_replaced_while_another_load_commits_chunks() {
+    for method in ["truncate", "swap"] {
+        let case = LoadCase::new("create table t (id int primary key, note text)");
+        case.put("small.csv", "id,note\n-1,a\n-2,b\n");
+        let held = HeldLoad::new(&case);
+        let replace = format!("small.csv --table t --replace={method} --quiet");
+        let replacing = spawn(&mut case.load_command(&replace));
+        wait_for_lock(&case, 1);
+        held.release();
+        finish(replacing).success();
+        let run = finish(held.child);
+        // A shadow may also take the table's place after the last chunk.
+        if method == "truncate" || run.status != Some(0) {
+            assert_eq!(run.status, Some(2), "{method}: {}", run.stdout);
+        }
+        if method == "truncate" {
+            insta::assert_snapshot!(redact(&run.stderr), @r#"
+            error: could not load "t.csv" into public.t
+              caused by: another load has replaced all rows of the table
+
+            hint: Of this load, 129532 committed rows are removed, too. The same command, run again,
+                  … loads everything.
+            "#);
+        }
+        assert_eq!(count_rows(&case, "t"), 2, "{method}: {}", run.stderr);
+        for _ in 0..2 {
+            case.load(CHUNKED).success();
+            assert_eq!(count_rows(&case, "t"), ROWS + 2, "{method}");
+        }
+    }
+}

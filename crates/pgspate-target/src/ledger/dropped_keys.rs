@@ -6,9 +6,9 @@
 //! the writer does not see as dropped cannot be dropped before the writer's commit.
 
 use tokio_postgres::Client;
-use tokio_postgres::error::SqlState;
 
 use super::identity::lock_key;
+use super::job::is_refused_for_null;
 use super::trust::LedgerSchema;
 use super::{lock, schema};
 use crate::{Error, ErrorKind, Result, TypedQuery, server_error};
@@ -49,12 +49,7 @@ pub(super) fn refuse_without_keys_sql(job: i64) -> String {
 
 /// Returns whether a transaction failed because keys are dropped.
 pub fn is_refused_for_dropped_keys(error: &tokio_postgres::Error) -> bool {
-    error.as_db_error().is_some_and(|refusal| {
-        *refusal.code() == SqlState::NOT_NULL_VIOLATION
-            && refusal.schema() == Some("pgspate")
-            && refusal.table() == Some("ledger")
-            && refusal.column() == Some("chunk")
-    })
+    is_refused_for_null(error, "chunk")
 }
 
 /// The keys of one table that a job has dropped and not put back.

@@ -41,6 +41,16 @@ pub(super) async fn is_table_empty(client: &Client, identity: &JobIdentity) -> R
     }))
 }
 
+/// Returns a condition: the table was emptied after the job started, so that rows of the job do not
+/// count. The transaction must hold a lock on the table that TRUNCATE waits for.
+pub(super) fn is_emptied_sql(job: JobId, table_oid: u32) -> String {
+    format!(
+        "exists (select from pgspate.emptied e where e.table_oid = {table_oid}::oid \
+                 and e.upto >= {0} and e.but <> {0})",
+        job.0
+    )
+}
+
 /// Returns statements that record that the table is emptied, so that the rows of all jobs except
 /// `except` no longer count. Parts that tasks have committed are forgotten. The statements must run
 /// in the transaction that empties the table.

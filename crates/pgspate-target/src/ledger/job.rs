@@ -8,7 +8,7 @@ use tokio_postgres::{Client, Row};
 
 use super::identity::JobIdentity;
 use super::member::FleetMember;
-use super::{dropped_keys, schema, unlogged};
+use super::{dropped_keys, emptied, schema, unlogged};
 use crate::{Error, ErrorKind, Result, TypedParameter, TypedQuery, WrittenTable, server_error};
 
 /// A job's number in the ledger.
@@ -47,9 +47,9 @@ pub struct ChunkRecorder {
 
 impl ChunkRecorder {
     /// Returns statements that record chunks. The statements must run in the transaction that
-    /// writes the chunks. The transaction fails if another job has dropped the table's keys, or if
-    /// the rows went into another table of the same name. If `crash_removes_rows`, the transaction
-    /// also fails if a crash has emptied the table.
+    /// writes the chunks. The transaction fails if another job has dropped the table's keys or
+    /// replaced its rows, or if the rows went into another table of the same name. If
+    /// `crash_removes_rows`, the transaction also fails if a crash has emptied the table.
     pub fn insert_chunks_sql(&self, records: &[ChunkRecord]) -> String {
         let ChunkRecorder { job, table, crash_removes_rows } = self;
         let job_sql = if *crash_removes_rows { unlogged::job_sql(*job) } else { job.0.to_string() };
@@ -70,10 +70,17 @@ impl ChunkRecorder {
                 rows_rejected,
             } = record;
             let digest = digest.map_or("null".to_owned(), |digest| format!("'{digest:032x}'"));
-            // A NULL in the first row fails the statement: see `is_refused_for_replaced_table`.
-            let input = match index {
-                0 => format!("case when {} then {input} end", table.has_name_sql()),
-                _ => input.to_string(),
+            // A NULL in the first row fails the statement. `is_refused_for_replaced_table` and
+            // `is_refused_for_emptied_table` detect the failure.
+            let (input, position) = match index {
+                0 => (
+                    format!("case when {} then {input} end", table.has_name_sql()),
+                    format!(
+                        "case when not {} then {position} end",
+                        emptied::is_emptied_sql(*job, table.oid)
+                    ),
+                ),
+                _ => (input.to_string(), position.to_string()),
             };
             // Writing to a String cannot fail.
             let _ = write!(
@@ -89,11 +96,21 @@ impl ChunkRecorder {
 /// Returns whether the server refused a chunk because its rows went into another table of the same
 /// name.
 pub fn is_refused_for_replaced_table(error: &tokio_postgres::Error) -> bool {
+    is_refused_for_null(error, "input")
+}
+
+/// Returns whether the server refused a chunk because another job has emptied the table.
+pub fn is_refused_for_emptied_table(error: &tokio_postgres::Error) -> bool {
+    is_refused_for_null(error, "position")
+}
+
+/// Returns whether the server refused a chunk's row because it has NULL in `column`.
+pub(super) fn is_refused_for_null(error: &tokio_postgres::Error, column: &str) -> bool {
     error.as_db_error().is_some_and(|refusal| {
         *refusal.code() == SqlState::NOT_NULL_VIOLATION
             && refusal.schema() == Some("pgspate")
             && refusal.table() == Some("ledger")
-            && refusal.column() == Some("input")
+            && refusal.column() == Some(column)
     })
 }
 

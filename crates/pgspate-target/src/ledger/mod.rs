@@ -61,8 +61,8 @@ pub use forget::{forget_chunks_and_shadow, forget_unused_job};
 pub use identity::{JobIdentity, digest_texts};
 pub use job::{
     ChunkRecord, ChunkRecorder, JobId, JobRecord, OpenJob, WrittenChunks, finish_job,
-    is_chunk_recorded, is_job_finished, is_refused_for_replaced_table, move_job_to,
-    read_written_chunks, reread_written_chunks,
+    is_chunk_recorded, is_job_finished, is_refused_for_emptied_table,
+    is_refused_for_replaced_table, move_job_to, read_written_chunks, reread_written_chunks,
 };
 pub use known_files::{FileState, KnownFiles, LoadedFile};
 pub use lock::{end_lost_lanes, hold_job_lock, share_lanes_lock_sql};

@@ -9,11 +9,10 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Error as ServerError};
 
 use super::identity::JobIdentity;
-use super::job::{JobId, ledger_error};
+use super::job::{JobId, is_refused_for_null, ledger_error};
 use super::{schema, trust};
 use crate::{Error, ErrorKind, Result, TypedQuery, UnloggedExtent, quote_literal};
 use pgspate_base::numbers::counted;
@@ -65,12 +64,7 @@ pub(super) fn job_sql(job: JobId) -> String {
 
 /// Returns whether the server refused a chunk's row because a crash has emptied the table.
 pub fn is_emptied_by_crash(error: &ServerError) -> bool {
-    error.as_db_error().is_some_and(|refusal| {
-        *refusal.code() == SqlState::NOT_NULL_VIOLATION
-            && refusal.schema() == Some("pgspate")
-            && refusal.table() == Some("ledger")
-            && refusal.column() == Some("job")
-    })
+    is_refused_for_null(error, "job")
 }
 
 /// A job or stream that has written to unlogged tables.

@@ -24,9 +24,11 @@ use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
 use pgspate_target::ledger::{
     ChunkRecord, ChunkRecorder, is_chunk_recorded, is_emptied_by_crash,
-    is_refused_for_dropped_keys, is_refused_for_replaced_table,
+    is_refused_for_dropped_keys, is_refused_for_emptied_table, is_refused_for_replaced_table,
 };
-use pgspate_target::{ServerRefusal, ends_session, server_error, table_replaced_error};
+use pgspate_target::{
+    ServerRefusal, ends_session, server_error, table_emptied_error, table_replaced_error,
+};
 
 /// Header of binary COPY data.
 pub(crate) const BINARY_HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
@@ -492,6 +494,7 @@ pub(crate) fn copy_error(connection: &Connection, error: tokio_postgres::Error) 
     match error.as_db_error() {
         Some(_) if is_refused_for_dropped_keys(&error) => keys_dropped_error(),
         Some(_) if is_refused_for_replaced_table(&error) => table_replaced_error(),
+        Some(_) if is_refused_for_emptied_table(&error) => table_emptied_error(),
         Some(refusal) if !ends_session(refusal.code()) => {
             let message = ServerRefusal::new(refusal).to_string();
             server_error(message)(error)

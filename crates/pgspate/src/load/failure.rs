@@ -11,8 +11,8 @@ use crate::copy::{blames_one_row, is_keys_dropped_error};
 use crate::plan::hint_date_format;
 use crate::reading::hint_encoding;
 use crate::{Error, ErrorKind};
-use pgspate_target::is_table_replaced_error;
 use pgspate_target::ledger::{self, DroppedKeys};
+use pgspate_target::{is_table_emptied_error, is_table_replaced_error};
 
 impl Load {
     /// Undoes the load's changes. Returns `error` with an explanation and a hint how to continue.
@@ -67,6 +67,12 @@ impl Load {
             return error.hint(format!(
                 "{rows} {are} in the table that had the name before. The same command, run again, \
                  loads everything into the table that has the name now."
+            ));
+        }
+        if is_table_emptied_error(&error) {
+            return error.hint(format!(
+                "Of this load, {rows} committed {are} removed, too. The same command, run again, \
+                 loads everything."
             ));
         }
         let how = match error.place() {
