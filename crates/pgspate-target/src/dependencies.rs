@@ -92,6 +92,33 @@ impl TableDependencies {
     }
 }
 
+/// Reads the foreign keys of other tables that refer to the table, in the open transaction. The
+/// transaction keeps its search path.
+///
+/// # Errors
+/// [`ErrorKind::Connect`](crate::ErrorKind::Connect) if the connection fails,
+/// [`ErrorKind::Server`](crate::ErrorKind::Server) if the server refuses the query.
+pub async fn read_references(client: &Client, table_oid: u32) -> Result<Vec<IncomingForeignKey>> {
+    let failed = || server_error("could not look up foreign keys that refer to a table".to_owned());
+    let begin = "savepoint pgspate_references; set local search_path = ''";
+    client.batch_execute(begin).await.map_err(failed())?;
+    let references = fetch_references(client, table_oid).await.map_err(failed())?;
+    let end = "rollback to savepoint pgspate_references; release savepoint pgspate_references";
+    client.batch_execute(end).await.map_err(failed())?;
+    Ok(references)
+}
+
+/// Reads the foreign keys that refer to the table. Must run with an empty search path.
+async fn fetch_references(
+    client: &Client,
+    table_oid: u32,
+) -> Result<Vec<IncomingForeignKey>, tokio_postgres::Error> {
+    let untrusted_owner = untrusted_owner_sql("c.conrelid", "$1");
+    let references = REFERENCES.replace("{untrusted_owner}", &untrusted_owner);
+    let rows = client.fetch_all(&references, &[&table_oid]).await?;
+    Ok(rows.iter().map(read_incoming_key).collect())
+}
+
 /// Returns whether other tables inherit from the table. Partitions do not count, nor do tables in
 /// which an extension stores the rows.
 ///
@@ -111,16 +138,14 @@ async fn read(
 ) -> Result<TableDependencies, tokio_postgres::Error> {
     let oid = table.oid;
     let facts = client.fetch_one(FACTS, &[&oid]).await?;
-    let untrusted_owner = untrusted_owner_sql("c.conrelid", "$1");
-    let references = REFERENCES.replace("{untrusted_owner}", &untrusted_owner);
-    let references = client.fetch_all(&references, &[&oid]).await?;
+    let references = fetch_references(client, oid).await?;
     let mut dependencies = TableDependencies {
         // Determined below, if this role may read the table. A refused query would abort the
         // transaction.
         is_empty: false,
         has_inheriting_tables: facts.get(0),
         is_heap: facts.get(1),
-        references: references.iter().map(read_incoming_key).collect(),
+        references,
         truncate_triggers: facts.get(2),
         replace_obstacles: replace_obstacles(client, oid).await?,
     };

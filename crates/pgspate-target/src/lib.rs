@@ -34,7 +34,8 @@ mod typed_query;
 mod written_table;
 
 pub use dependencies::{
-    IncomingForeignKey, TableDependencies, has_inheriting_tables, replace_obstacles,
+    IncomingForeignKey, TableDependencies, has_inheriting_tables, read_references,
+    replace_obstacles,
 };
 pub use fillfactor::{UPDATES_PER_VACUUM, advised_fillfactor};
 pub use index::{DEFINITION_SETTINGS, IndexKind, TableIndex};

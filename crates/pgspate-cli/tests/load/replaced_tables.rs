@@ -156,3 +156,31 @@ fn rows_are_replaced_while_another_load_commits_chunks() {
         }
     }
 }
+
+#[test]
+fn a_replace_keeps_a_foreign_key_that_another_session_changes_meanwhile() {
+    let case = LoadCase::new(
+        "create table t (id int primary key); insert into t values (1); \
+         create table other (t int constraint other_t references t)",
+    );
+    case.put("t.csv", "id\n1\n2\n");
+    let (runtime, holder) = session(&case.db.dsn());
+    let change = "begin; alter table other drop constraint other_t, \
+                  add constraint other_t foreign key (t) references t on delete cascade";
+    runtime.block_on(holder.batch_execute(change)).unwrap();
+    let args = "t.csv --header yes --replace=truncate --quiet";
+    let child = spawn(&mut case.load_command(args));
+    // The load has read the foreign key, and asks whether the table has rows.
+    wait_for_lock(&case, 1);
+    runtime.block_on(holder.batch_execute("commit")).unwrap();
+    insta::assert_snapshot!(finish(child).refusal(), @"");
+    let definition =
+        "select pg_get_constraintdef(oid) from pg_constraint where conname = 'other_t'";
+    assert_eq!(case.rows("t"), ["(1)"]);
+    for _ in 0..2 {
+        let expected = "FOREIGN KEY (t) REFERENCES t(id) ON DELETE CASCADE";
+        assert_eq!(case.value(definition), expected);
+        case.load(args).success();
+        assert_eq!(case.rows("t"), ["(1)", "(2)"]);
+    }
+}

@@ -23,6 +23,7 @@ mod session_setup;
 mod shards;
 mod shared;
 mod stream;
+mod surrounding;
 pub(crate) mod temp_table;
 
 use std::sync::Arc;
@@ -31,7 +32,7 @@ use crate::format::{ChunkEncoder, ContentDigests, EncodeMode};
 use pgspate_target::connect::Connection;
 use pgspate_target::ledger::{ChunkRecorder, JobId, WrittenChunks};
 use pgspate_target::session::WaitLimits;
-use pgspate_target::{StorageFacts, WrittenTable};
+use pgspate_target::{IncomingForeignKey, StorageFacts, WrittenTable};
 
 pub(crate) use commit::{COMMIT_DURABLY, emptying_error};
 pub use progress::{CopyProgress, ProgressSnapshot, Waiting};
@@ -220,6 +221,8 @@ impl CopyJob {
 /// Statements around the COPY of a lane that runs everything in one transaction.
 #[derive(Debug, Clone, Default)]
 pub struct SurroundingSql {
+    /// Foreign keys of other tables that `before` drops and `after` adds again.
+    pub references: Vec<IncomingForeignKey>,
     /// SQL to run before the first COPY.
     pub before: String,
     /// SQL to run after the last COPY.

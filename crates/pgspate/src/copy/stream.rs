@@ -18,7 +18,7 @@ use super::lane::LaneMessage;
 use super::progress::CommittedCounts;
 use super::session_registry::ConfirmedTally;
 use super::shared::{LaneFailure, RefusedBy, RefusedChunk, SharedRun};
-use super::{Commit, ReadySession};
+use super::{Commit, ReadySession, surrounding};
 use crate::format::{Chunk, EncodeMode};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
@@ -130,10 +130,10 @@ impl LaneStream {
             let (begun, prepared) = tokio::join!(
                 biased;
                 connection.client.batch_execute(begin),
-                connection.client.batch_execute(before)
+                surrounding::run_before(&connection, &job.destination, before)
             );
             begun.map_err(server_error("could not prepare a session to copy".to_owned()))?;
-            prepared.map_err(|error| copy_error(&connection, error))?;
+            prepared?;
         }
         Ok(LaneStream {
             connection,

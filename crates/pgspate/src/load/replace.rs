@@ -64,6 +64,7 @@ impl Load {
 
 /// Builds the SQL of the transaction that replaces all rows.
 fn replace_sql(table: &str, atomic_plan: &AtomicPlan, emptied: &str) -> SurroundingSql {
+    let references = atomic_plan.references.clone();
     let (mut before, mut after) = (String::new(), String::new());
     for IncomingForeignKey { table: other, name, definition, comment, .. } in
         &atomic_plan.references
@@ -79,7 +80,7 @@ fn replace_sql(table: &str, atomic_plan: &AtomicPlan, emptied: &str) -> Surround
         }
     }
     before += &format!("truncate {table}; {emptied}");
-    SurroundingSql { before, after, must_have_rows: false }
+    SurroundingSql { references, before, after, must_have_rows: false }
 }
 
 /// Escapes backslashes for an `E''` string, which does not depend on `standard_conforming_strings`.

@@ -1,0 +1,49 @@
+//! Begins the transaction that replaces all rows of a table, under locks on the tables involved.
+
+use std::fmt::Write as _;
+
+use super::Destination;
+use super::stream::copy_error;
+use crate::{Error, ErrorKind, Result};
+use pgspate_target::connect::Connection;
+use pgspate_target::read_references;
+
+/// Runs `before`, the SQL before the first COPY, in the open transaction. Rows are replaced only if
+/// the table and the foreign keys that refer to it are still as planned.
+///
+/// While the load waited for locks, another transaction may have changed the foreign keys. The SQL
+/// drops them, and adds them again as they were planned.
+///
+/// # Errors
+/// [`ErrorKind::Plan`] if the foreign keys have changed, or if another table has the table's name.
+/// An error of the server or the connection.
+pub(super) async fn run_before(
+    connection: &Connection,
+    destination: &Destination,
+    before: &str,
+) -> Result<()> {
+    let client = &connection.client;
+    let run = async |sql: &str| {
+        client.batch_execute(sql).await.map_err(|error| copy_error(connection, error))
+    };
+    let Destination::Table { table, surrounding: Some(surrounding) } = destination else {
+        return run(before).await;
+    };
+    let references = &surrounding.references;
+    if !references.is_empty() {
+        let mut lock = "lock table ".to_owned();
+        // ALTER TABLE would lock the tables in this order, too.
+        for key in references {
+            // Writing to a String cannot fail.
+            let _ = write!(lock, "only {}, ", key.table);
+        }
+        run(&format!("{lock}only {} in access exclusive mode", table.sql_name)).await?;
+        if read_references(client, table.oid).await? != *references {
+            let message = "the foreign keys that refer to the table were changed during the load";
+            return Err(Error::new(ErrorKind::Plan, message).hint("Run the same command again."));
+        }
+    }
+    run(before).await?;
+    // The transaction locks the table, so that the name stays.
+    table.check_name(client).await
+}
