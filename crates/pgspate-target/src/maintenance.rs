@@ -23,8 +23,8 @@ pub struct MaintenanceFacts {
     pub is_published: bool,
     /// Whether foreign keys refer to the table.
     pub is_referenced: bool,
-    /// Whether DELETE or TRUNCATE fires triggers.
-    pub has_delete_triggers: bool,
+    /// Whether DELETE or TRUNCATE fires triggers, or DELETE is subject to rules.
+    pub has_delete_actions: bool,
     /// Other sessions that hold a lock on the table, in words.
     pub locking_sessions: Vec<String>,
     /// Whether the table is known to have no rows.
@@ -96,7 +96,8 @@ select pg_has_role(c.relowner, 'usage'), has_schema_privilege(c.relnamespace, 'c
         where t.oid = c.reltoastrelid and option_name = 'autovacuum_enabled'),
        c.reltoastrelid <> 0,
        exists (select from pg_trigger t where t.tgrelid = c.oid and not t.tgisinternal
-                 and t.tgtype & 40 <> 0),
+                 and t.tgtype & 40 <> 0)
+         or exists (select from pg_rewrite r where r.ev_class = c.oid and r.ev_type = '4'),
        (select setting::int8 * 1024 from pg_settings
         where name = 'temp_file_limit' and setting::int8 >= 0)
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
@@ -213,7 +214,7 @@ impl MaintenanceFacts {
             rows: facts.get::<_, Option<f64>>(5).filter(|_| is_measured_here),
             autovacuum: [facts.get(6), facts.get(7)],
             has_toast: facts.get(8),
-            has_delete_triggers: facts.get(9),
+            has_delete_actions: facts.get(9),
             temp_bytes_max: facts.get::<_, Option<i64>>(10).map(i64::unsigned_abs),
             sequences: sequences.iter().map(read_sequence).collect(),
         })

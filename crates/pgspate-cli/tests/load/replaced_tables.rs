@@ -145,8 +145,8 @@ fn rows_are_replaced_while_another_load_commits_chunks() {
             error: could not load "t.csv" into public.t
               caused by: another load has replaced all rows of the table
 
-            hint: Of this load, 129532 committed rows are removed, too. The same command, run again,
-                  … loads everything.
+            hint: Of this load, 129532 committed rows are removed, too. The same command, run
+                  … again, loads everything.
             "#);
         }
         assert_eq!(count_rows(&case, "t"), 2, "{method}: {}", run.stderr);
@@ -173,7 +173,12 @@ fn a_replace_keeps_a_foreign_key_that_another_session_changes_meanwhile() {
     // The load has read the foreign key, and asks whether the table has rows.
     wait_for_lock(&case, 1);
     runtime.block_on(holder.batch_execute("commit")).unwrap();
-    insta::assert_snapshot!(finish(child).refusal(), @"");
+    insta::assert_snapshot!(finish(child).refusal(), @r#"
+    error: could not load "t.csv" into public.t
+      caused by: the foreign keys that refer to the table were changed during the load
+
+    hint: Run the same command again.
+    "#);
     let definition =
         "select pg_get_constraintdef(oid) from pg_constraint where conname = 'other_t'";
     assert_eq!(case.rows("t"), ["(1)"]);

@@ -151,9 +151,9 @@ fn pause_autovacuum(
 pub(super) enum RowRemoval {
     /// The rows were removed.
     Done,
-    /// Foreign keys of other tables refer to the table, or it has DELETE triggers. Nothing was
-    /// changed.
-    HasSideEffects,
+    /// Foreign keys of other tables refer to the table, it has triggers or rules for DELETE, or
+    /// other rows would be removed, too. Nothing was changed.
+    Refused,
     /// Other sessions have changed or deleted this number of the rows. Nothing was changed.
     ChangedByOthers(u64),
 }
@@ -188,8 +188,8 @@ async fn remove_rows_in_transaction(
     client.batch_execute(&begin).await.map_err(failed())?;
     table.as_written().check_name(client).await?;
     let maintenance_facts = MaintenanceFacts::read_in_transaction(client, table).await?;
-    if maintenance_facts.is_referenced || maintenance_facts.has_delete_triggers {
-        return Ok(RowRemoval::HasSideEffects);
+    if maintenance_facts.is_referenced || maintenance_facts.has_delete_actions {
+        return Ok(RowRemoval::Refused);
     }
     let our_transactions =
         format!("any (array(select xmin from pgspate.ledger where job = {} group by 1))", job.0);
@@ -204,11 +204,21 @@ async fn remove_rows_in_transaction(
     if found < written {
         return Ok(RowRemoval::ChangedByOthers(written.abs_diff(found)));
     }
-    let remove_sql = match found == all {
-        true => format!("truncate only {name}"),
-        false => format!("delete from only {name} t where t.xmin = {our_transactions}"),
+    if found > written {
+        // After a wraparound, transactions of other rows have the same ids.
+        return Ok(RowRemoval::Refused);
+    }
+    let removed = if found == all {
+        client.batch_execute(&format!("truncate only {name}")).await.map_err(failed())?;
+        found
+    } else {
+        let sql = format!("delete from only {name} t where t.xmin = {our_transactions}");
+        let deleted = client.run_statement(&sql, &[]).await.map_err(failed())?;
+        i64::try_from(deleted).unwrap_or(i64::MAX)
     };
-    client.batch_execute(&remove_sql).await.map_err(failed())?;
+    if removed != found {
+        return Ok(RowRemoval::Refused);
+    }
     ledger::forget_chunks_and_shadow(client, job).await?;
     client.batch_execute("commit").await.map_err(failed())?;
     Ok(RowRemoval::Done)

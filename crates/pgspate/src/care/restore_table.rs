@@ -159,7 +159,7 @@ impl TableCare<'_> {
                 self.changes.may_have_removed_rows = true;
                 return Err(error);
             }
-            removal => removal.unwrap_or(RowRemoval::HasSideEffects),
+            removal => removal.unwrap_or(RowRemoval::Refused),
         };
         self.changes.may_have_removed_rows = false;
         if let RowRemoval::ChangedByOthers(rows) = removal {

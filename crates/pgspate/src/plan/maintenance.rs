@@ -257,7 +257,7 @@ fn reason_to_keep(
 
 /// Returns whether loaded rows can be deleted again without effects on other tables.
 fn can_delete_again(facts: &MaintenanceInputs<'_>) -> bool {
-    !facts.maintenance_facts.is_referenced && !facts.maintenance_facts.has_delete_triggers
+    !facts.maintenance_facts.is_referenced && !facts.maintenance_facts.has_delete_actions
 }
 
 /// Returns why autovacuum is switched off for the table; `None` if it stays as it is.
