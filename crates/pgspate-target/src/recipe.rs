@@ -53,7 +53,7 @@ pub struct RestoreRecipe {
     pub options: Vec<(String, Option<String>)>,
 }
 
-/// The current names of a table and its columns.
+/// The current names of a table and its columns, and whether its settings are as a load left them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CurrentNames {
     /// The schema, quoted for SQL.
@@ -61,6 +61,10 @@ pub struct CurrentNames {
     /// Schema and table, quoted for SQL.
     pub table: String,
     columns: Vec<NumberedColumn>,
+    /// Whether the table's replica identity is a dropped index.
+    lacks_replica_index: bool,
+    /// The autovacuum options that are off.
+    options_off: Vec<String>,
     referenced_table: Option<String>,
     referenced_columns: Vec<NumberedColumn>,
 }
@@ -107,7 +111,7 @@ impl RestoreRecipe {
         check_is_clause(&self.definition)?;
         let (table, quoted) = (&current.table, quote_ident(name));
         match (kind, step) {
-            (AUTOVACUUM_CHANGE, _) => self.restore_options(table),
+            (AUTOVACUUM_CHANGE, _) => self.restore_options(current),
             ("foreign key", 0) => self.add_foreign_key(&quoted, current),
             ("foreign key", _) => {
                 Ok(vec![format!("alter table only {table} validate constraint {quoted}")])
@@ -120,7 +124,7 @@ impl RestoreRecipe {
                     format!("alter table only {table} add constraint {quoted} {definition}"),
                 ];
                 statements.extend(self.index_attributes(&quoted, current));
-                statements.extend(self.constraint_attributes(&quoted, table));
+                statements.extend(self.constraint_attributes(&quoted, current));
                 Ok(statements)
             }
             (_, 0) => {
@@ -142,10 +146,10 @@ impl RestoreRecipe {
                     "alter table only {table} add constraint {quoted} {kind} using index \
                      {quoted}{deferrable}{deferred}"
                 )];
-                statements.extend(self.constraint_attributes(&quoted, table));
+                statements.extend(self.constraint_attributes(&quoted, current));
                 Ok(statements)
             }
-            _ => Ok(self.constraint_attributes(&quoted, table)),
+            _ => Ok(self.constraint_attributes(&quoted, current)),
         }
     }
 
@@ -168,14 +172,14 @@ impl RestoreRecipe {
     }
 
     /// Returns statements that set the constraint's comment, and mark the index as clustered and as
-    /// replica identity.
-    fn constraint_attributes(&self, name: &str, table: &str) -> Vec<String> {
+    /// replica identity. A replica identity that was changed since stays.
+    fn constraint_attributes(&self, name: &str, current: &CurrentNames) -> Vec<String> {
+        let table = &current.table;
         let comment = self.constraint_comment.iter().map(|text| {
             format!("comment on constraint {name} on {table} is {}", quote_literal(text))
         });
         let cluster = self.clustered.then(|| format!("alter table only {table} cluster on {name}"));
-        let identity = self
-            .replica_identity
+        let identity = (self.replica_identity && current.lacks_replica_index)
             .then(|| format!("alter table only {table} replica identity using index {name}"));
         comment.chain(cluster).chain(identity).collect()
     }
@@ -200,12 +204,25 @@ impl RestoreRecipe {
             "alter table only {table} add constraint {name} foreign key ({columns}) references \
              {referenced} ({referenced_columns}){rest} not valid"
         )];
-        statements.extend(self.constraint_attributes(name, table));
+        statements.extend(self.constraint_attributes(name, current));
         Ok(statements)
     }
 
-    /// Returns statements that set or reset the table's recorded options.
-    fn restore_options(&self, table: &str) -> Result<Vec<String>> {
+    /// Returns the settings that were changed since the load changed them, in words. They stay as
+    /// they are.
+    pub fn changed_settings(&self, kind: &str, current: &CurrentNames, step: usize) -> Vec<String> {
+        let is_attached = step == 1 || kind == "exclusion constraint";
+        let identity = (self.replica_identity && is_attached && !current.lacks_replica_index)
+            .then(|| format!("the replica identity of {}", current.table));
+        let options = self.options.iter().map(|(name, _)| name);
+        let options = options.filter(|name| !current.options_off.contains(name));
+        let options = options.map(|name| format!("{name} of {}", current.table));
+        options.chain(identity).collect()
+    }
+
+    /// Returns statements that set or reset the table's recorded options, as far as they are off.
+    fn restore_options(&self, current: &CurrentNames) -> Result<Vec<String>> {
+        let table = &current.table;
         let allowed = ["autovacuum_enabled", "toast.autovacuum_enabled"];
         let statement = |(name, value): &(String, Option<String>)| {
             if !allowed.contains(&name.as_str()) {
@@ -221,7 +238,9 @@ impl RestoreRecipe {
                 }
             })
         };
-        self.options.iter().map(statement).collect()
+        let statements: Vec<_> = self.options.iter().map(statement).collect::<Result<_>>()?;
+        let is_off = self.options.iter().map(|(name, _)| current.options_off.contains(name));
+        Ok(statements.into_iter().zip(is_off).filter_map(|(sql, off)| off.then_some(sql)).collect())
     }
 
     /// Refuses a recipe whose text names columns that were renamed or dropped.
@@ -299,7 +318,13 @@ fn is_clause(text: &str) -> bool {
 }
 
 const NAMES: &str = "\
-select format('%I', n.nspname), format('%I.%I', n.nspname, c.relname)
+select format('%I', n.nspname), format('%I.%I', n.nspname, c.relname),
+       c.relreplident = 'i' and not exists (
+           select from pg_catalog.pg_index i where i.indrelid = c.oid and i.indisreplident),
+       array(select o.name from (values ('autovacuum_enabled', c.oid),
+                                        ('toast.autovacuum_enabled', c.reltoastrelid)) o(name, oid)
+             join pg_catalog.pg_class r on r.oid = o.oid
+             where 'autovacuum_enabled=off' = any(r.reloptions))
 from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
 where c.oid = $1";
 
@@ -324,8 +349,14 @@ pub async fn read_current_names(
     let found = fetch(NAMES, table).await?;
     let Some(row) = found.first() else { return Ok(None) };
     let (schema, name) = (row.get(0), row.get(1));
-    let mut names =
-        CurrentNames { schema, table: name, columns: columns(table).await?, ..Default::default() };
+    let mut names = CurrentNames {
+        schema,
+        table: name,
+        columns: columns(table).await?,
+        lacks_replica_index: row.get(2),
+        options_off: row.get(3),
+        ..CurrentNames::default()
+    };
     if recipe.referenced_table != 0 {
         names.referenced_table =
             fetch(NAMES, recipe.referenced_table).await?.first().map(|row| row.get(1));
@@ -384,6 +415,8 @@ mod tests {
             table: "s.t".to_owned(),
             columns: vec![(1, "A".to_owned()), (2, "b".to_owned())],
             referenced_table: Some("s.far".to_owned()),
+            lacks_replica_index: false,
+            options_off: Vec::new(),
             referenced_columns: vec![(1, "x".to_owned()), (2, "z".to_owned())],
         };
         assert_eq!(

@@ -62,6 +62,24 @@ fn a_load_pauses_autovacuum_and_restores_its_setting() {
 }
 
 #[test]
+fn an_option_that_a_user_sets_during_the_load_stays() {
+    let case = LoadCase::new("create table t (id int, note text)");
+    case.put("t.csv", "id,note\n1,a\n2,b\n");
+    let (child, runtime, holder) = start_blocked_load(&case, "--pause-autovacuum always");
+    case.db.run("alter table t set (autovacuum_enabled = true)");
+    runtime.block_on(holder.batch_execute("rollback")).unwrap();
+    let said = crate::support::finish(child).success();
+    assert_eq!(
+        case.value("select reloptions::text from pg_class where oid = 't'::regclass"),
+        "{autovacuum_enabled=true}"
+    );
+    let toast = "select count(*) from pg_class where reloptions::text like '%off%'";
+    assert_eq!(case.value(toast), "0");
+    let warning = "autovacuum_enabled of public.t was changed during the load, and stays as it is";
+    assert!(said.replace("\n", " ").contains(warning), "{said}");
+}
+
+#[test]
 fn restore_turns_autovacuum_on_after_a_killed_load() {
     let case = LoadCase::new("create table t (id int, note text) with (fillfactor = 90)");
     case.put("t.csv", "id,note\n1,a\n2,b\n");

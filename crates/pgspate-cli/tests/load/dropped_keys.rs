@@ -582,3 +582,17 @@ fn rows_that_a_rule_keeps_from_being_removed_are_not_loaded_twice() {
     let count = "select count(*) || ' ' || count(distinct id) from t";
     assert_eq!(case.value(count), "11 11");
 }
+
+#[test]
+fn a_replica_identity_that_a_user_sets_during_the_load_stays() {
+    let identity = "select relreplident from pg_class where oid = 't'::regclass";
+    for (set, expected) in [("", "i"), ("alter table t replica identity full", "f")] {
+        let (case, shape) = new_case();
+        case.db.run("alter table t replica identity using index t_key");
+        start_and_kill_load(&case);
+        case.db.run(set);
+        run_restore(&case).success();
+        assert_eq!(case.value(SELECT_DEFINITIONS), shape);
+        assert_eq!(case.value(identity), expected);
+    }
+}

@@ -1,6 +1,7 @@
 //! Work on the table after the last row or a failure: restores the table, and reports what could
 //! not be restored.
 
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use tokio_postgres::Client;
@@ -120,9 +121,16 @@ impl TableCare<'_> {
                 true => Some(limit).filter(|limit| !limit.is_zero()),
                 false => Some(FAILED_LOCK_TIMEOUT),
             },
+            changed_settings: Mutex::default(),
         };
         let names: Vec<String> = changes.iter().map(RecordedChange::name).collect();
         restorer.run(changes)?;
+        let changed = restorer.changed_settings.into_inner().unwrap_or_default();
+        self.job.warnings.extend(
+            changed
+                .iter()
+                .map(|what| format!("{what} was changed during the load, and stays as it is")),
+        );
         self.changes.is_altered = false;
         self.progress.note_table_changes(None);
         let rebuilt = &mut self.changes.summary.rebuilt;

@@ -7,6 +7,7 @@
 
 use std::collections::HashSet;
 use std::iter;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
@@ -43,6 +44,8 @@ pub(super) struct Restorer<'a> {
     pub(super) work: TableWork<'a>,
     /// Time to wait for locks; `None` for no limit.
     pub(super) lock_timeout: Option<Duration>,
+    /// Settings that were changed since a load changed them, in words. They stay as they are.
+    pub(super) changed_settings: Mutex<Vec<String>>,
 }
 
 /// Number of parallel builders, and the settings of their sessions.
@@ -217,7 +220,11 @@ impl Restorer<'_> {
                     break;
                 }
             }
-            let Err(error) = done else { return Ok(change.after_step()) };
+            let Err(error) = done else {
+                let mut changed = self.changed_settings.lock().expect("no panic while held");
+                changed.extend(step.changed_settings);
+                return Ok(change.after_step());
+            };
             if error.kind() == ErrorKind::Connect {
                 return Err(error);
             }
@@ -318,6 +325,8 @@ enum IndexBuild {
 struct RestoreStep {
     statements: Vec<String>,
     count_sql: String,
+    /// The settings that stay as they are, because they were changed since.
+    changed_settings: Vec<String>,
 }
 
 /// Returns the change's next step, with the current names of the objects. Returns `None` if the
@@ -332,7 +341,9 @@ async fn next_step(client: &Client, change: &RecordedChange) -> Result<Option<Re
     };
     let statements = recipe.statements(&change.kind, &change.object, &now, change.done);
     let statements = statements.map_err(|error| hint_by_hand(error, change, &recipe, &now))?;
-    Ok(Some(RestoreStep { statements, count_sql: change.count_step_sql(&now.table) }))
+    let changed_settings = recipe.changed_settings(&change.kind, &now, change.done);
+    let count_sql = change.count_step_sql(&now.table);
+    Ok(Some(RestoreStep { statements, count_sql, changed_settings }))
 }
 
 /// Returns the error for a change without a recipe, which an earlier version recorded as SQL. SQL
@@ -433,6 +444,7 @@ pub fn restore(
         control: &control,
         work: TableWork { dsn, progress, stop: progress.stop.clone() },
         lock_timeout: None,
+        changed_settings: Mutex::default(),
     };
     restorer.run(changes.clone())?;
     Ok(changes)
