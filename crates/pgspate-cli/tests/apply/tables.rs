@@ -361,3 +361,34 @@ fn events_may_lack_columns_whose_domain_refuses_null() {
     let refusal = apply(&case, "s.ndjson --quiet").refusal().clone();
     assert!(refusal.contains("does not allow null values"), "{refusal}");
 }
+
+/// Rows of other source tables stay, also of tables that the stream has not named yet.
+#[test]
+fn a_truncate_is_refused_if_other_tables_share_its_target() {
+    let case = LoadCase::new("create table t (id int primary key); insert into t values (1), (2)");
+    let truncate = "{\"op\":\"truncate\",\"table\":\"s.t_1\"}\n";
+    let insert =
+        |table: &str| format!("{{\"op\":\"insert\",\"table\":\"{table}\",\"row\":{{\"id\":3}}}}\n");
+    case.put("s.ndjson", truncate);
+    assert_snapshot!(apply(&case, "s.ndjson --quiet --map s.t_*=public.t").refusal(), @"
+    error: could not apply the truncate of s.t_1: public.t may have rows of other source
+          … tables
+      at: s.ndjson, line 1
+
+    hint: Delete the rows of this source table from the target yourself, and set the event
+          … aside with `--max-dead-letters N`. Or map each source table to a table of its
+          … own.
+    ");
+    let maps = "--map s.t_1=public.t --map s.t_2=public.t";
+    let by_dead_letter = format!("{maps} --max-dead-letters 1 --stream letters");
+    let report =
+        apply_and_report(&case, &(truncate.to_owned() + &insert("s.t_1")), &by_dead_letter);
+    assert_eq!((&report["dead_letters"], counts(&report)), (&1.into(), [1, 0, 0, 0]));
+    assert_eq!(rows(&case, "t"), "(1) (2) (3)");
+    // Without a mapping, the names tell.
+    case.put("s.ndjson", insert("t") + &truncate.replace("s.t_1", "public.t"));
+    let refusal = apply(&case, "s.ndjson --quiet --stream names").refusal().clone();
+    assert!(refusal.contains("may have rows of other source tables"), "{refusal}");
+    apply_and_report(&case, truncate, "--map s.t_1=public.t --stream alone");
+    assert_eq!(rows(&case, "t"), "");
+}

@@ -172,6 +172,9 @@ impl Router {
     ) -> Result<bool> {
         let state = &mut *self.state.borrow_mut();
         let Some(table) = state.find_target(&event.table)? else { return Ok(false) };
+        if event.op == ChangeKind::Truncate {
+            state.check_truncate(&event.table, table)?;
+        }
         let rows = [&event.new, &event.old];
         state.targets[table].limit_layouts();
         if rows.into_iter().flatten().any(|row| state.targets[table].has_new_column(row)) {
@@ -336,6 +339,28 @@ impl RouterState {
         };
         self.last = Some((Arc::clone(name), at));
         Ok(at)
+    }
+
+    /// Checks that no other source table has rows in the target of a truncated table.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Format`] if another table has, or if `--map` allows that.
+    fn check_truncate(&self, name: &SourceTable, at: usize) -> Result<()> {
+        let is_other = |(other, of_other): (&SourceTable, &Option<usize>)| {
+            *of_other == Some(at) && other != name
+        };
+        if !self.table_map.may_share_target(name) && !self.target_by_name.iter().any(is_other) {
+            return Ok(());
+        }
+        let target = &self.targets[at].facts.table.sql_name;
+        let message = format!(
+            "could not apply the truncate of {}: {target} may have rows of other source tables",
+            table_map::sql_name(name.schema.as_deref(), &name.table)
+        );
+        Err(Error::new(ErrorKind::Format, message).hint(
+            "Delete the rows of this source table from the target yourself, and set the event \
+             aside with `--max-dead-letters N`. Or map each source table to a table of its own.",
+        ))
     }
 
     /// Reads a table. Opens a new session if the session was lost.
