@@ -179,6 +179,15 @@ impl ApplyTable {
             let row = types.iter().find(|row| row.get::<_, &str>(0) == column.name);
             let sequence: Option<String> = row.and_then(|row| row.get(3));
             ApplyColumn {
+        if table.row_security {
+            // Hidden rows would count as missing, and their updates and deletes would be lost.
+            let message = format!(
+                "row-level security of {} applies to this role and may hide rows of the stream",
+                table.sql_name
+            );
+            return Err(Error::new(ErrorKind::Plan, message)
+                .hint("Apply as a role that sees all rows: `alter role ... bypassrls`."));
+        }
                 name: column.name.clone(),
                 sql: quote_ident(&column.name).into_owned(),
                 typname: row.map_or("text", |row| row.get(1)).into(),
