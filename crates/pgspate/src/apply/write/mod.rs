@@ -245,7 +245,7 @@ impl BatchWriter {
         self.uncounted += u64::from(pending.may_lack_counts);
         self.counts.dead_letters += pending.dead_letters.len() as u64;
         self.counts.add_batch(batch);
-        self.counts.batches += u64::from(batch.events > 0);
+        self.counts.batches += u64::from(batch.events > 0 || pending.spilled_batches > 0);
         self.stream.mark = batch.end_position.clone();
     }
 
