@@ -83,6 +83,9 @@ pub(super) async fn write_differences(
     report.set_cost(is_measured_here.then_some(cost));
     let counted = TransactionCounters::read(client, oid).await?.since(before);
     report.updated_hot = is_measured_here.then_some(counted.updated_hot);
+    if is_measured_here {
+        report.note_kept_out(counted, &sync.staging.table.sql_name);
+    }
     sync.finish_member(client, &report).await?;
     // The rows that this transaction has written lock the table, so no load can drop keys from here
     // on.
@@ -276,9 +279,6 @@ async fn apply_changes(
     Ok(all)
 }
 
-/// Returns example keys of the differences.
-async fn examples(client: &Client, statements: &SyncStatements<'_>) -> Result<Examples> {
-    let mut all = [Vec::new(), Vec::new(), Vec::new()];
 /// Adds a hint, if a deleted row is still referred to by a row of the same table.
 fn hint_self_reference(error: Error, sync: &PreparedSync) -> Error {
     let is_refused = error.sqlstate() == Some(&SqlState::FOREIGN_KEY_VIOLATION);
@@ -291,6 +291,9 @@ fn hint_self_reference(error: Error, sync: &PreparedSync) -> Error {
     )
 }
 
+/// Returns example keys of the differences.
+async fn examples(client: &Client, statements: &SyncStatements<'_>) -> Result<Examples> {
+    let mut all = [Vec::new(), Vec::new(), Vec::new()];
     for (sql, keys) in statements.examples().iter().zip(&mut all) {
         let failed = server_error("could not read examples of the differences".to_owned());
         let rows = client.query(sql.as_str(), &[]).await.map_err(failed)?;
