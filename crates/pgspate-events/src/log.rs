@@ -138,6 +138,39 @@ impl EventLog {
         }
     }
 
+    /// Gives the rows of a table `width` cells, after its columns have changed. Column `n` moves to
+    /// the position `places[n]`. Returns false, with nothing changed, if a row has a value for a
+    /// column without a place.
+    pub fn move_columns(&mut self, table: usize, places: &[Option<u16>], width: u16) -> bool {
+        let (mut spans, mut changes) = (Vec::with_capacity(self.spans.len()), self.changes.clone());
+        for change in &mut changes {
+            let old_width = usize::from(change.width);
+            for row in [&mut change.new, &mut change.old].into_iter().flatten() {
+                let start = row.0 as usize;
+                let cells = &self.spans[start..start + old_width];
+                let at = spans.len();
+                row.0 = at as u32;
+                if change.table != table {
+                    spans.extend_from_slice(cells);
+                    continue;
+                }
+                spans.resize(at + usize::from(width), Span { at: 0, len: ABSENT });
+                for (cell, place) in cells.iter().zip(places) {
+                    match place {
+                        Some(place) => spans[at + usize::from(*place)] = *cell,
+                        None if cell.len == ABSENT => {}
+                        None => return false,
+                    }
+                }
+            }
+            if change.table == table {
+                change.width = width;
+            }
+        }
+        (self.spans, self.changes) = (spans, changes);
+        true
+    }
+
     /// Returns the events in order.
     pub fn changes(&self) -> &[LoggedEvent] {
         &self.changes

@@ -53,6 +53,7 @@ pub use similar_table::suggest_table;
 pub use storage::{StorageFacts, TableStorage};
 pub use table::{
     LEDGER_SCHEMA, TargetColumn, TargetTable, Trigger, UnloggedExtent, check_is_user_schema,
+    find_altered_tables,
 };
 pub(crate) use trust::is_trusted_sql;
 pub use trust::untrusted_owner_sql;

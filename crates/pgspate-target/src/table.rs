@@ -47,6 +47,8 @@ pub struct TargetTable {
     pub storage: TableStorage,
     /// How much of the table a server crash empties.
     pub unlogged: UnloggedExtent,
+    /// Names, types and kinds of the columns, for [`find_altered_tables`].
+    pub columns_fingerprint: String,
 }
 
 /// How much of a table a server crash empties: the unlogged partitions, or the table itself.
@@ -127,6 +129,34 @@ select c.oid, n.nspname::text, c.relname::text, c.relkind::text,
        (select count(*) from pg_partition_tree(c.oid) where isleaf and relid <> c.oid),
        row_security_active(c.oid),
        exists (select from pg_extension where extname = 'citus')";
+
+/// The fingerprint of the columns of table `c`. All names are qualified, because the user's search
+/// path may be active.
+const FINGERPRINT: &str = "\
+coalesce((select pg_catalog.string_agg(pg_catalog.concat_ws(' ', a.attnum, a.atttypid, a.atttypmod,
+                    a.attcollation, a.attidentity, a.attgenerated, a.attname),
+                    ',' order by a.attnum)
+          from pg_catalog.pg_attribute a
+          where a.attrelid operator(pg_catalog.=) c.oid and a.attnum operator(pg_catalog.>) 0
+            and not a.attisdropped), '')";
+
+/// Returns the OIDs of the tables whose columns have other fingerprints than the given ones. A
+/// dropped table counts.
+///
+/// # Errors
+/// [`ErrorKind::Server`] if the server refuses the query, [`ErrorKind::Connect`] if the connection
+/// fails.
+pub async fn find_altered_tables(client: &Client, known: &[&TargetTable]) -> Result<Vec<u32>> {
+    let oids: Vec<u32> = known.iter().map(|table| table.oid).collect();
+    let prints: Vec<&str> = known.iter().map(|table| &*table.columns_fingerprint).collect();
+    let sql = format!(
+        "select c.oid from unnest($1::pg_catalog.oid[], $2::pg_catalog.text[]) c(oid, known) \
+         where {FINGERPRINT} operator(pg_catalog.<>) c.known"
+    );
+    let rows = client.fetch_all(&sql, &[&oids, &prints]).await;
+    let failed = server_error("could not check whether tables were altered".to_owned());
+    Ok(rows.map_err(failed)?.iter().map(|row| row.get(0)).collect())
+}
 
 const FROM: &str = "\
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
@@ -213,7 +243,7 @@ impl TargetTable {
     pub async fn read(client: &Client, name: &str) -> Result<Option<TargetTable>> {
         let failed = || server_error(format!("could not look up table {name}"));
         let target = table_lookup_cte();
-        let table_sql = format!("with {target} {TABLE}, {UNLOGGED} {FROM}");
+        let table_sql = format!("with {target} {TABLE}, {UNLOGGED}, {FINGERPRINT} {FROM}");
         let types_sql = format!("with recursive {target}, {TYPES}");
         loop {
             let fetch_all = async |sql: &str| client.fetch_all(sql, &[&name]).await;
@@ -261,6 +291,7 @@ impl TargetTable {
                 commits_across_nodes: row.get(7),
                 storage: TableStorage::read(client, oid).await.map_err(failed())?,
                 unlogged: UnloggedExtent::from_flags(&row.get::<_, Vec<Option<bool>>>(8)),
+                columns_fingerprint: row.get(9),
             }));
         }
     }

@@ -483,6 +483,29 @@ fn a_lone_event_does_not_wait_for_others() {
     assert_eq!(run.status, Some(0), "{}", run.stderr);
 }
 
+/// A transaction that was sent in part is committed when its end comes, and counts as a commit.
+#[test]
+fn the_end_of_a_large_transaction_does_not_wait_for_the_next() {
+    let insert = |id| {
+        let column = format!(r#"{{"name":"id","type":"integer","value":{id}}}"#);
+        format!(r#"{{"action":"I","schema":"public","table":"t","columns":[{column}]}}"#) + "\n"
+    };
+    let begin = "{\"action\":\"B\",\"xid\":9}\n".to_owned();
+    let events = begin + &(0..10).map(insert).collect::<String>();
+    let end = "{\"action\":\"C\",\"xid\":9}\n";
+    let case = LoadCase::new("create table t (id int primary key)");
+    let mut child = spawn(&mut command(&case, "- --follow --quiet --batch-rows 5"));
+    let mut pipe = child.stdin.take().unwrap();
+    pipe.write_all(events.as_bytes()).unwrap();
+    pipe.write_all(end.as_bytes()).unwrap();
+    wait_until("the transaction is committed", || case.value("select count(*) from t") == "10");
+    drop(pipe);
+    finish(child).success();
+    case.db.run("truncate t");
+    let report = apply_and_report(&case, &(events + end), "--batch-rows 5 --stream again");
+    assert_eq!((&report["inserted"], &report["batches"]), (&10.into(), &1.into()));
+}
+
 /// The session that reads table facts may be lost long before an event names a new table.
 #[test]
 fn table_facts_are_read_again_after_their_session_was_lost() {

@@ -263,3 +263,23 @@ fn parquet_files_of_dms_are_applied() {
           … `--source-table`.
     ");
 }
+
+/// The files of a pattern are sorted by the bytes of their names, so numbers may be out of order.
+#[test]
+fn files_of_a_pattern_are_read_in_the_order_of_their_numbers() {
+    let case = LoadCase::new("create table t (id int primary key, v int)");
+    let event =
+        |v| format!("{{\"op\":\"insert\",\"table\":\"t\",\"row\":{{\"id\":1,\"v\":{v}}}}}\n");
+    for (name, v) in [("a-1.json", 1), ("a-2.json", 2), ("a-10.json", 10), ("b-02.json", 2)] {
+        case.put(name, event(v));
+    }
+    case.put("b-10.json", event(11));
+    let refused = apply(&case, "a-*.json --quiet");
+    let message = "\"a-10.json\" would be read before \"a-2.json\"";
+    assert!(refused.stderr.contains(message), "{}", refused.stderr);
+    assert_eq!((refused.status, rows(&case, "t")), (Some(2), String::new()));
+    apply(&case, "a-1.json a-2.json a-10.json --quiet").success();
+    assert_eq!(rows(&case, "t"), "(1,10)");
+    apply(&case, "b-*.json --quiet").success();
+    assert_eq!(rows(&case, "t"), "(1,11)");
+}

@@ -1,6 +1,7 @@
 //! End-to-end tests of `pgspate apply`: the real command, real files, a real PostgreSQL.
 
 mod all_formats;
+mod altered_tables;
 mod dead_letters;
 mod direct_batches;
 mod duplicate_rows;

@@ -2,8 +2,9 @@
 
 use insta::assert_snapshot;
 
+use crate::run::{finish, spawn};
 use crate::support::{LoadCase, folded};
-use crate::{apply, apply_and_report, counts, rows};
+use crate::{apply, apply_and_report, command, counts, rows};
 
 fn case_with_parent_and_child() -> LoadCase {
     LoadCase::new(
@@ -360,4 +361,68 @@ fn events_may_lack_columns_whose_domain_refuses_null() {
     case.put("s.ndjson", "{\"op\":\"update\",\"table\":\"t\",\"row\":{\"id\":1,\"w\":null}}\n");
     let refusal = apply(&case, "s.ndjson --quiet").refusal().clone();
     assert!(refusal.contains("does not allow null values"), "{refusal}");
+}
+
+/// Rows of other source tables stay, also of tables that the stream has not named yet.
+#[test]
+fn a_truncate_is_refused_if_other_tables_share_its_target() {
+    let case = LoadCase::new("create table t (id int primary key); insert into t values (1), (2)");
+    let truncate = "{\"op\":\"truncate\",\"table\":\"s.t_1\"}\n";
+    let insert =
+        |table: &str| format!("{{\"op\":\"insert\",\"table\":\"{table}\",\"row\":{{\"id\":3}}}}\n");
+    case.put("s.ndjson", truncate);
+    assert_snapshot!(apply(&case, "s.ndjson --quiet --map s.t_*=public.t").refusal(), @"
+    error: could not apply the truncate of s.t_1: public.t may have rows of other source
+          … tables
+      at: s.ndjson, line 1
+
+    hint: Delete the rows of this source table from the target yourself, and set the event
+          … aside with `--max-dead-letters N`. Or map each source table to a table of its
+          … own.
+    ");
+    let maps = "--map s.t_1=public.t --map s.t_2=public.t";
+    let by_dead_letter = format!("{maps} --max-dead-letters 1 --stream letters");
+    let report =
+        apply_and_report(&case, &(truncate.to_owned() + &insert("s.t_1")), &by_dead_letter);
+    assert_eq!((&report["dead_letters"], counts(&report)), (&1.into(), [1, 0, 0, 0]));
+    assert_eq!(rows(&case, "t"), "(1) (2) (3)");
+    // Without a mapping, the names tell.
+    case.put("s.ndjson", insert("t") + &truncate.replace("s.t_1", "public.t"));
+    let refusal = apply(&case, "s.ndjson --quiet --stream names").refusal().clone();
+    assert!(refusal.contains("could not apply the truncate of public.t"), "{refusal}");
+    apply_and_report(&case, truncate, "--map s.t_1=public.t --stream alone");
+    assert_eq!(rows(&case, "t"), "");
+}
+
+/// Updates and deletes of hidden rows would be lost.
+#[test]
+fn a_target_whose_rows_a_policy_hides_is_refused() {
+    let case = LoadCase::new(
+        "create table t (id int primary key, v int); insert into t values (1, 0), (2, 0); \
+         alter table t enable row level security; create policy few on t using (id = 1)",
+    );
+    let database = case.value("select current_database()");
+    let role = format!("writer_of_{database}");
+    case.db.run(&format!(
+        "create role {role}; grant create on database {database} to {role}; \
+         grant all on t to {role}"
+    ));
+    case.put("s.ndjson", "{\"op\":\"delete\",\"table\":\"t\",\"key\":{\"id\":2}}\n");
+    let as_role = || {
+        let mut command = command(&case, "s.ndjson --quiet");
+        finish(spawn(command.env("PGOPTIONS", format!("-c role={role}"))))
+    };
+    let hidden = as_role();
+    case.db.run("alter table t disable row level security");
+    let seen = as_role();
+    case.db.run(&format!("drop owned by {role} cascade; drop role {role}"));
+    assert_snapshot!(hidden.refusal(), @"
+    error: row-level security of public.t applies to this role and may hide rows of the
+          … stream
+      at: s.ndjson, line 1
+
+    hint: Apply as a role that sees all rows: `alter role ... bypassrls`.
+    ");
+    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    assert_eq!(rows(&case, "t"), "(1,0)");
 }

@@ -261,3 +261,23 @@ fn the_last_row_of_a_key_is_the_last_in_the_source() {
     assert_eq!(counts(&case, "t.csv --scope all --keep last"), [1, 0, 0, 0]);
     assert_eq!(case.value("select v from t"), "2");
 }
+
+/// A trigger may keep rows out, so the rows that it gets are not the rows that are written.
+#[test]
+fn rows_that_a_trigger_keeps_out_are_not_counted_as_written() {
+    let case = LoadCase::new(
+        "create table t (id int primary key, v int); insert into t values (1, 1), (2, 2), (3, 3); \
+         create function skip() returns trigger language plpgsql as $$ begin \
+           if coalesce(new.id, old.id) % 2 = 0 then return null; end if; \
+           return coalesce(new, old); end $$; \
+         create trigger skip before insert or update or delete on t for each row \
+           execute function skip()",
+    );
+    case.put("t.csv", "id,v\n1,10\n2,20\n4,40\n5,50\n");
+    let run = sync(&case, "t.csv --scope all --json --quiet");
+    let report: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
+    let counts = ["inserted", "updated", "deleted", "unchanged"].map(|name| report[name].as_u64());
+    assert_eq!(counts, [Some(1), Some(1), Some(1), Some(0)]);
+    assert_eq!(report["warnings"][0], "triggers of public.t kept out 2 changes");
+    assert_eq!(case.rows("t").join(" "), "(1,10) (2,2) (5,50)");
+}

@@ -227,3 +227,27 @@ fn a_key_whose_type_has_no_equality_is_refused() {
     assert!(said.contains("has type json[]") && said.contains("type jsonb[]`"), "{said}");
     assert_eq!(counts(&case, "t.csv --no-delete --key e"), [1, 0, 0, 0]);
 }
+
+/// A row is deleted before its children move to another parent.
+#[test]
+fn children_that_leave_a_deleted_parent_need_a_deferred_constraint() {
+    for (action, message) in [
+        ("", Some("deferrable initially deferred")),
+        ("on delete cascade", Some("deferrable initially deferred")),
+        ("deferrable initially deferred", None),
+    ] {
+        let case = LoadCase::new(&format!(
+            "create table t (id int primary key, p int references t {action}); \
+             insert into t values (1, null), (2, 1), (3, null)"
+        ));
+        case.put("t.csv", "id,p\n2,3\n3,\n");
+        match message {
+            Some(message) => {
+                let said = sync_and_expect_refusal(&case, "t.csv --scope all");
+                assert!(said.replace("\n      … ", " ").contains(message), "{action}: {said}");
+                assert!(!said.contains("bug"), "{action}: {said}");
+            }
+            None => assert_eq!(counts(&case, "t.csv --scope all"), [0, 1, 1, 1]),
+        }
+    }
+}

@@ -61,6 +61,9 @@ pub struct SourceOptions {
     pub ranges_in_flight: usize,
     /// Whether local files may grow while they are read. If so, they are read to their new end.
     pub may_grow: bool,
+    /// Whether the order of the inputs decides about the result. If so, numbers in the names of a
+    /// folder or pattern must be in their order.
+    pub needs_order: bool,
 }
 
 impl Default for SourceOptions {
@@ -72,6 +75,7 @@ impl Default for SourceOptions {
             range_bytes: 8 << 20,
             ranges_in_flight: 4,
             may_grow: false,
+            needs_order: false,
         }
     }
 }

@@ -3,6 +3,7 @@
 //! Inputs keep the user's order, and are sorted by path within a folder or pattern. Every input
 //! exists, is readable, and is named once.
 
+use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -42,7 +43,11 @@ pub fn resolve(specs: &[String], options: &SourceOptions, runtime: Handle) -> Re
         SourceResolver { options, headers, runtime, stores: HashMap::new(), client: None };
     let mut inputs = Vec::new();
     for spec in specs {
+        let known = inputs.len();
         resolver.resolve_spec(spec, &mut inputs)?;
+        if options.needs_order {
+            check_number_order(&inputs[known..])?;
+        }
     }
     check_named_once(&inputs)?;
     Ok(inputs)
@@ -66,6 +71,55 @@ fn check_named_once(inputs: &[Input]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Checks that the inputs of a folder or pattern, which are sorted by the bytes of their names, are
+/// also in the order of the numbers in their names. `c-10` comes before `c-2`.
+fn check_number_order(inputs: &[Input]) -> Result<()> {
+    let names = || inputs.iter().map(Input::name);
+    let Some((first, second)) =
+        names().zip(names().skip(1)).find(|(a, b)| by_numbers(a, b) == Ordering::Greater)
+    else {
+        return Ok(());
+    };
+    let message = format!(
+        "\"{first}\" would be read before \"{second}\", although its number is higher: files are \
+         sorted by the bytes of their names"
+    );
+    Err(Error::new(ErrorKind::Usage, message).hint(
+        "Name the files themselves, in the order in which they are to be read. Or pad the numbers \
+         with zeros.",
+    ))
+}
+
+/// Compares two names by their bytes, and runs of digits in them as numbers.
+fn by_numbers(a: &str, b: &str) -> Ordering {
+    let (mut a, mut b) = (a.as_bytes(), b.as_bytes());
+    loop {
+        let order = match (a, b) {
+            ([x, ..], [y, ..]) if x.is_ascii_digit() && y.is_ascii_digit() => {
+                let (of_a, of_b) = (take_number(&mut a), take_number(&mut b));
+                (of_a.len(), of_a).cmp(&(of_b.len(), of_b))
+            }
+            ([x, rest_of_a @ ..], [y, rest_of_b @ ..]) => {
+                (a, b) = (rest_of_a, rest_of_b);
+                x.cmp(y)
+            }
+            _ => return a.len().cmp(&b.len()),
+        };
+        if order != Ordering::Equal {
+            return order;
+        }
+    }
+}
+
+/// Takes the digits off the start of a name. Returns them without leading zeros.
+fn take_number<'a>(name: &mut &'a [u8]) -> &'a [u8] {
+    let end = name.iter().position(|it| !it.is_ascii_digit()).unwrap_or(name.len());
+    let (digits, rest) = name.split_at(end);
+    *name = rest;
+    let zeros = digits.iter().take_while(|it| **it == b'0').count();
+    &digits[zeros..]
 }
 
 /// Checks that every option belongs to a source of the command. The user has misspelled any other

@@ -10,15 +10,30 @@ use crate::{Result, TypedQuery, server_error};
 /// Counters of rows that this session wrote.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TransactionCounters {
+    /// Inserted rows.
+    pub inserted: u64,
+    /// Updated rows.
+    pub updated: u64,
+    /// Deleted rows.
+    pub deleted: u64,
     /// HOT updates: updates that wrote no index.
     pub updated_hot: u64,
+    /// Whether triggers may keep rows out, and the server counts rows.
+    pub may_keep_rows_out: bool,
 }
 
 const TRANSACTION_COUNTERS: &str = "\
-select coalesce(sum(pg_stat_get_xact_tuples_hot_updated(relid)), 0)::int8
-from (select relid::oid from pg_partition_tree($1::oid::regclass)
-      union select inhrelid from pg_inherits where inhparent = $1::oid
-      union select $1::oid) parts(relid)";
+with parts(relid) as (select relid::oid from pg_partition_tree($1::oid::regclass)
+                      union select inhrelid from pg_inherits where inhparent = $1::oid
+                      union select $1::oid)
+select coalesce(sum(pg_stat_get_xact_tuples_inserted(relid)), 0)::int8,
+       coalesce(sum(pg_stat_get_xact_tuples_updated(relid)), 0)::int8,
+       coalesce(sum(pg_stat_get_xact_tuples_deleted(relid)), 0)::int8,
+       coalesce(sum(pg_stat_get_xact_tuples_hot_updated(relid)), 0)::int8,
+       current_setting('track_counts') = 'on' and exists (
+         select from pg_trigger where tgrelid in (select relid from parts)
+         and tgtype & 3 = 3 and not tgisinternal and tgenabled <> 'D')
+from parts";
 
 impl TransactionCounters {
     /// Reads the counters. Must run in the transaction.
@@ -29,11 +44,24 @@ impl TransactionCounters {
     pub async fn read(client: &Client, table: u32) -> Result<TransactionCounters> {
         let failed = server_error("could not read the counters of the transaction".to_owned());
         let row = client.fetch_one(TRANSACTION_COUNTERS, &[&table]).await.map_err(failed)?;
-        Ok(TransactionCounters { updated_hot: row.get::<_, i64>(0).unsigned_abs() })
+        let count = |at| row.get::<_, i64>(at).unsigned_abs();
+        Ok(TransactionCounters {
+            inserted: count(0),
+            updated: count(1),
+            deleted: count(2),
+            updated_hot: count(3),
+            may_keep_rows_out: row.get(4),
+        })
     }
 
     /// Returns the difference to an earlier read.
     pub fn since(self, before: TransactionCounters) -> TransactionCounters {
-        TransactionCounters { updated_hot: self.updated_hot.saturating_sub(before.updated_hot) }
+        TransactionCounters {
+            inserted: self.inserted.saturating_sub(before.inserted),
+            updated: self.updated.saturating_sub(before.updated),
+            deleted: self.deleted.saturating_sub(before.deleted),
+            updated_hot: self.updated_hot.saturating_sub(before.updated_hot),
+            may_keep_rows_out: self.may_keep_rows_out,
+        }
     }
 }

@@ -292,8 +292,8 @@ fn write_all(
     tables: &mut Vec<Arc<ApplyTable>>,
 ) -> Result<()> {
     while let Ok(batch) = batches.recv() {
-        let batch = batch?;
-        writer.apply(&batch, watch)?;
+        let mut batch = batch?;
+        writer.apply(&mut batch, watch)?;
         watch.end_batch();
         if let (Some(reached), true) = (batch.reached, batch.ends_transaction) {
             if let SourcePoint::Log(lsn) = reached {

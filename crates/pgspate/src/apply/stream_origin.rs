@@ -51,7 +51,8 @@ pub(super) fn find_origin(options: &ApplyOptions, runtime: &Handle) -> Result<St
         return Ok(StreamOrigin::KafkaTopics(Box::new(topics)));
     }
     // The stream's position tells which part of a grown file is new.
-    let growing = source::SourceOptions { may_grow: true, ..options.source.clone() };
+    let growing =
+        source::SourceOptions { may_grow: true, needs_order: true, ..options.source.clone() };
     let mut inputs = source::resolve(&options.sources, &growing, runtime.clone())?;
     inputs.extend(options.inputs.iter().cloned());
     Ok(StreamOrigin::Inputs(inputs))

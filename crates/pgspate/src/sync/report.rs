@@ -6,8 +6,9 @@ use serde::Serialize;
 
 use crate::fleet::MemberReport;
 use crate::load::AddedColumn;
+use crate::numbers;
 use pgspate_target::advised_fillfactor;
-use pgspate_target::measure::{IoBill, MeasuredDifference, StatementCost};
+use pgspate_target::measure::{IoBill, MeasuredDifference, StatementCost, TransactionCounters};
 
 /// The result of a sync.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -71,8 +72,12 @@ pub struct SyncReport {
     pub measured: MeasuredDifference,
     /// Advice that would make the next sync cheaper.
     pub advice: Vec<String>,
-    /// Warnings about work that failed after the rows were committed.
+    /// Warnings about work that failed after the rows were committed, and about triggers that kept
+    /// rows out.
     pub warnings: Vec<String>,
+    /// Rows to insert or update that triggers kept out.
+    #[serde(skip)]
+    pub(super) kept_out: u64,
     /// Facts that were found about the source, such as its format and whether it has a header.
     pub input: Vec<String>,
     /// The warning that the first line was taken for a header, if it may be a row.
@@ -105,6 +110,24 @@ impl SyncReport {
         self.inserted + self.updated + self.deleted == 0
     }
 
+    /// Lowers the counts to the rows that the server has written, and warns if triggers kept rows
+    /// out. More deletes than expected mean that rows were deleted and inserted again, or that a
+    /// trigger has deleted rows. The counts then tell nothing.
+    pub(super) fn note_kept_out(&mut self, counted: TransactionCounters, table: &str) {
+        if !counted.may_keep_rows_out || counted.deleted > self.deleted {
+            return;
+        }
+        let inserted = self.inserted.min(counted.inserted);
+        let updated = self.updated.min(counted.updated);
+        self.kept_out = self.inserted - inserted + self.updated - updated;
+        let lacking = self.kept_out + self.deleted - counted.deleted;
+        (self.inserted, self.updated, self.deleted) = (inserted, updated, counted.deleted);
+        if lacking > 0 {
+            let changes = numbers::counted(lacking, "change");
+            self.warnings.push(format!("triggers of {table} kept out {changes}"));
+        }
+    }
+
     /// Adds up the reports of several sessions.
     pub(super) fn of_parts<'a>(parts: impl IntoIterator<Item = &'a SyncReport>) -> SyncReport {
         let parts: Vec<&SyncReport> = parts.into_iter().collect();
@@ -116,13 +139,15 @@ impl SyncReport {
             parts.iter().flat_map(|part| of(part)).take(Examples::COUNT_MAX).cloned().collect()
         };
         let (inserted, updated) = (sum(|it| it.inserted), sum(|it| it.updated));
+        let kept_out = sum(|it| it.kept_out);
         SyncReport {
             rows_in: sum(|it| it.rows_in),
             inserted,
             updated,
             updated_hot: sum_known(|it| it.updated_hot),
             deleted: sum(|it| it.deleted),
-            unchanged: sum(|it| it.rows_in).saturating_sub(inserted + updated),
+            unchanged: sum(|it| it.rows_in).saturating_sub(inserted + updated + kept_out),
+            kept_out,
             examples: Examples {
                 insert: some(|it| &it.examples.insert),
                 update: some(|it| &it.examples.update),

@@ -83,6 +83,9 @@ pub(super) async fn write_differences(
     report.set_cost(is_measured_here.then_some(cost));
     let counted = TransactionCounters::read(client, oid).await?.since(before);
     report.updated_hot = is_measured_here.then_some(counted.updated_hot);
+    if is_measured_here {
+        report.note_kept_out(counted, &sync.staging.table.sql_name);
+    }
     sync.finish_member(client, &report).await?;
     // The rows that this transaction has written lock the table, so no load can drop keys from here
     // on.
@@ -249,7 +252,9 @@ async fn apply_changes(
     let planned = statements.planned(client);
     let (deletes, updates) = sync.allowed_writes();
     if deletes && report.deleted > 0 {
-        all.add(planned.execute(&statements.delete()).await.map_err(failed_to("delete rows"))?);
+        let deleted = planned.execute(&statements.delete()).await;
+        let deleted = deleted.map_err(failed_to("delete rows"));
+        all.add(deleted.map_err(|error| hint_self_reference(error, sync))?);
     }
     if updates && report.updated > 0 {
         all.add(swap_values::update(client, sync, statements).await?);
@@ -264,9 +269,26 @@ async fn apply_changes(
     }
     if all.rows != found {
         let message = format!("{found} rows differ, but {} were written", all.rows);
-        return Err(Error::new(ErrorKind::Bug, message));
+        return Err(Error::new(ErrorKind::Server, message).hint(
+            "The deletes or updates of this sync changed rows that were still to be written: by a \
+             trigger, or by a foreign key of the table to itself that deletes or clears. Nothing \
+             is written. Declare the foreign key without an action and `deferrable initially \
+             deferred`.",
+        ));
     }
     Ok(all)
+}
+
+/// Adds a hint, if a deleted row is still referred to by a row of the same table.
+fn hint_self_reference(error: Error, sync: &PreparedSync) -> Error {
+    let is_refused = error.sqlstate() == Some(&SqlState::FOREIGN_KEY_VIOLATION);
+    if !is_refused || sync.staging.table.self_references.is_empty() {
+        return error;
+    }
+    error.hint(
+        "Rows are deleted before others are updated, so children move off a deleted parent too \
+         late. Declare the foreign key `deferrable initially deferred`.",
+    )
 }
 
 /// Returns example keys of the differences.

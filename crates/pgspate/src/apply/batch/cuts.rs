@@ -62,7 +62,8 @@ impl<P: SourcePosition> BatchBuilder<P> {
             let is_large = rows >= 2 * batch_rows || bytes >= 2 * batch_bytes;
             return is_large && rows >= self.events_at_check + self.events_before_recut;
         }
-        if rows >= batch_rows || bytes >= batch_bytes {
+        // The rest of a transaction is sent at once, because the target's transaction is open.
+        if rows >= batch_rows || bytes >= batch_bytes || self.has_spilled {
             return true;
         }
         if rows < self.events_at_check + EVENTS_BETWEEN_CHECKS
@@ -84,7 +85,7 @@ impl<P: SourcePosition> BatchBuilder<P> {
 
     /// Sends the batch if it has waited long enough, when no events arrive.
     pub(super) fn send_batch_if_delay_over(&mut self) -> Result<()> {
-        if self.is_between_transactions() && self.delay_is_over() {
+        if self.is_between_transactions() && (self.delay_is_over() || self.has_spilled) {
             self.send_batch()
         } else {
             Ok(())
@@ -147,7 +148,8 @@ impl<P: SourcePosition> BatchBuilder<P> {
         batch.left_out = boundary.left_out;
         batch.rejected.truncate(boundary.rejected);
         self.close_transaction();
-        self.has_spilled = false;
+        // A transaction that was sent in part is committed only if its end has come since.
+        self.has_spilled &= self.boundary.ordinal > 0;
         if self.send_batch().is_ok() {
             let _ = self.context.batches.send(Err(error));
         }

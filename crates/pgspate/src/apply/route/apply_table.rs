@@ -1,9 +1,11 @@
 //! Reads the facts about a target table that are needed to apply events to the table.
 //!
-//! Each table is read once, when the stream first names it. Nothing is changed.
+//! Each table is read when the stream first names it, and again after its columns were altered.
+//! Nothing is changed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use tokio_postgres::Client;
 
@@ -67,8 +69,16 @@ pub(crate) struct ApplyTable {
     /// parameters of the table's row type: a domain may reject the NULL of an absent value, or
     /// rows have no addresses.
     pub(crate) record_types: Option<Vec<(u32, bool)>>,
-    /// Increases when columns are added.
+    /// Differs between any two reads of a table, so that each has a stage of its own.
     pub(crate) version: u32,
+    /// Whether the table was altered since, so that the router must read the table again.
+    pub(crate) is_outdated: Arc<AtomicBool>,
+}
+
+/// Returns a new version of a table's facts.
+fn next_version() -> u32 {
+    static VERSIONS: AtomicU32 = AtomicU32::new(0);
+    VERSIONS.fetch_add(1, Relaxed)
 }
 
 const COLUMN_TYPES_SQL: &str = "\
@@ -169,6 +179,15 @@ impl ApplyTable {
                 "Map the events to a table with `--map`, or leave them out with `--tables`.",
             ));
         }
+        if table.row_security {
+            // Hidden rows would count as missing, and their updates and deletes would be lost.
+            let message = format!(
+                "row-level security of {} applies to this role and may hide rows of the stream",
+                table.sql_name
+            );
+            return Err(Error::new(ErrorKind::Plan, message)
+                .hint("Apply as a role that sees all rows: `alter role ... bypassrls`."));
+        }
         let failed = || server_error(format!("could not look up table {}", table.sql_name));
         let types = client.fetch_all(COLUMN_TYPES_SQL, &[&table.oid, &table.sql_name]).await;
         let types = types.map_err(failed())?;
@@ -245,7 +264,8 @@ impl ApplyTable {
             record_types,
             has_inheriting_tables,
             table,
-            version: 0,
+            version: next_version(),
+            is_outdated: Arc::default(),
         }))
     }
 
@@ -297,7 +317,21 @@ impl ApplyTable {
         // until the table is read again.
         facts.encoders = None;
         facts.record_types = None;
-        facts.version += 1;
+        facts.table.columns_fingerprint.clear();
+        facts.version = next_version();
         facts
+    }
+
+    /// Checks whether the columns begin with the columns of `old`, so that a log of events for
+    /// `old` can be read.
+    pub(crate) fn extends(&self, old: &ApplyTable) -> bool {
+        let mut both = old.columns.iter().zip(&self.columns);
+        self.columns.len() >= old.columns.len() && both.all(|(a, b)| a.name == b.name)
+    }
+
+    /// Checks whether all columns are known as the server has them. They are not if a column was
+    /// just added.
+    pub(crate) fn has_fingerprint(&self) -> bool {
+        !self.table.columns_fingerprint.is_empty()
     }
 }

@@ -1,7 +1,7 @@
 //! Maps events to target tables and columns, and adds them to a log.
 //!
-//! Each target table is read when the stream first names it. One thread uses the router: the thread
-//! that decodes.
+//! Each target table is read when the stream first names it, and again if the table was altered.
+//! One thread uses the router: the thread that decodes.
 
 mod apply_table;
 mod row_layouts;
@@ -11,6 +11,7 @@ mod write_order;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
@@ -28,7 +29,7 @@ use pgspate_events::log::{EventLog, LoggedEvent, LoggedRow};
 use pgspate_events::{ChangeEvent, ChangeKind, EventPlace, EventRow, SourceTable};
 use pgspate_target::connect::{Connection, Dsn};
 use pgspate_target::session::{ReconnectBackoff, StopFlag, WaitLimits, cancel_when, stopped_error};
-use pgspate_target::{SessionSettings, read_session, suggest_table};
+use pgspate_target::{SessionSettings, find_altered_tables, read_session, suggest_table};
 use row_layouts::RoutedTable;
 
 /// The `application_name` of the session.
@@ -172,10 +173,17 @@ impl Router {
     ) -> Result<bool> {
         let state = &mut *self.state.borrow_mut();
         let Some(table) = state.find_target(&event.table)? else { return Ok(false) };
+        let is_first = log.changes().is_empty();
+        if is_first {
+            state.refresh_tables()?;
+        }
+        if event.op == ChangeKind::Truncate {
+            state.check_truncate(&event.table, table)?;
+        }
         let rows = [&event.new, &event.old];
         state.targets[table].limit_layouts();
         if rows.into_iter().flatten().any(|row| state.targets[table].has_new_column(row)) {
-            state.reread_table(table)?;
+            state.reread_table(table, is_first)?;
         }
         let (unknown_columns, omits_unchanged) = (state.unknown_columns, state.omits_unchanged);
         let target = &mut state.targets[table];
@@ -338,6 +346,28 @@ impl RouterState {
         Ok(at)
     }
 
+    /// Checks that no other source table has rows in the target of a truncated table.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Format`] if another table has, or if `--map` allows that.
+    fn check_truncate(&self, name: &SourceTable, at: usize) -> Result<()> {
+        let is_other = |(other, of_other): (&SourceTable, &Option<usize>)| {
+            *of_other == Some(at) && other != name
+        };
+        if !self.table_map.may_share_target(name) && !self.target_by_name.iter().any(is_other) {
+            return Ok(());
+        }
+        let target = &self.targets[at].facts.table.sql_name;
+        let message = format!(
+            "could not apply the truncate of {}: {target} may have rows of other source tables",
+            table_map::sql_name(name.schema.as_deref(), &name.table)
+        );
+        Err(Error::new(ErrorKind::Format, message).hint(
+            "Delete the rows of this source table from the target yourself, and set the event \
+             aside with `--max-dead-letters N`. Or map each source table to a table of its own.",
+        ))
+    }
+
     /// Reads a table. Opens a new session if the session was lost.
     fn read_table(&mut self, sql: &str) -> Result<Option<ApplyTable>> {
         let mut backoff = ReconnectBackoff::new(self.limits.retry_for);
@@ -371,22 +401,51 @@ impl RouterState {
         cancel_when(is_over, &[self.connection.canceller()], read).await
     }
 
-    /// Reads a table again that lacks a column, because the column may exist by now.
-    fn reread_table(&mut self, at: usize) -> Result<()> {
+    /// Reads tables again that were altered. The log names columns by their positions, so this is
+    /// done before the first event of a batch. The writer marks altered tables. Tables that lack
+    /// columns of the stream are checked each time, because the values of a column that exists by
+    /// now would be ignored.
+    fn refresh_tables(&mut self) -> Result<()> {
+        let ignoring = self.targets.iter().filter(|target| target.ignores_columns);
+        let ignoring: Vec<_> = ignoring.map(|target| Arc::clone(&target.facts)).collect();
+        if !ignoring.is_empty() {
+            let known: Vec<_> = ignoring.iter().map(|facts| &facts.table).collect();
+            let client = &self.connection.client;
+            // If the session is lost, reading the tables again opens a new one.
+            let altered = self.runtime.block_on(find_altered_tables(client, &known)).ok();
+            let is_altered = |oid| altered.as_ref().is_none_or(|altered| altered.contains(oid));
+            for facts in ignoring.iter().filter(|facts| is_altered(&facts.table.oid)) {
+                facts.is_outdated.store(true, Relaxed);
+            }
+        }
+        for at in 0..self.targets.len() {
+            let facts = &self.targets[at].facts;
+            if facts.is_outdated.load(Relaxed) {
+                let name = facts.table.sql_name.clone();
+                if let Some(new) = self.read_table(&name)? {
+                    self.targets[at].replace_facts(new);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a table again that lacks a column, because the column may exist by now. Within a
+    /// batch, only a table that got more columns is taken.
+    fn reread_table(&mut self, at: usize, is_first: bool) -> Result<()> {
         if self.refreshed_at.is_some_and(|last| last.elapsed() < REFRESH_INTERVAL) {
             return Ok(());
         }
         self.refreshed_at = Some(Instant::now());
         let name = self.targets[at].facts.table.sql_name.clone();
-        let new = self.read_table(&name)?;
+        let Some(new) = self.read_table(&name)? else { return Ok(()) };
         let target = &mut self.targets[at];
-        let old = &target.facts;
-        let is_wider = |new: &ApplyTable| {
-            let mut both = old.columns.iter().zip(&new.columns);
-            new.columns.len() > old.columns.len() && both.all(|(a, b)| a.name == b.name)
-        };
-        if let Some(mut new) = new.filter(is_wider) {
-            new.version = old.version + 1;
+        if new.table.columns_fingerprint == target.facts.table.columns_fingerprint {
+            return Ok(());
+        }
+        if is_first {
+            target.replace_facts(new);
+        } else if new.extends(&target.facts) {
             target.named_columns.resize(new.columns.len(), false);
             target.facts = Arc::new(new);
             target.forget_partial_layouts();

@@ -33,11 +33,29 @@ pub(super) struct RoutedTable {
     by_names: HashMap<Arc<[Box<str>]>, usize>,
     /// The position in `layouts` of the layout that was found last.
     last: usize,
+    /// Whether a layout leaves out columns that the target lacks.
+    pub(super) ignores_columns: bool,
 }
 
 impl RoutedTable {
     pub(super) fn new(facts: Arc<ApplyTable>, named_columns: Vec<bool>) -> RoutedTable {
-        RoutedTable { facts, named_columns, layouts: Vec::new(), by_names: HashMap::new(), last: 0 }
+        RoutedTable {
+            facts,
+            named_columns,
+            layouts: Vec::new(),
+            by_names: HashMap::new(),
+            last: 0,
+            ignores_columns: false,
+        }
+    }
+
+    /// Takes new facts of the table. Forgets all layouts.
+    pub(super) fn replace_facts(&mut self, new: ApplyTable) {
+        let known = self.facts.columns.iter().zip(&self.named_columns);
+        let named: Vec<&str> =
+            known.filter(|(_, is_named)| **is_named).map(|(it, _)| it.name.as_str()).collect();
+        let is_named = new.columns.iter().map(|it| named.contains(&it.name.as_str())).collect();
+        *self = RoutedTable::new(Arc::new(new), is_named);
     }
 
     /// Forgets layouts with columns that the target lacks. Generated columns do not count as
@@ -49,6 +67,7 @@ impl RoutedTable {
             columns.all(|(name, at)| at.is_some() || generated.iter().any(|it| **it == **name))
         });
         self.last = 0;
+        self.ignores_columns = false;
         let places = self.layouts.iter().enumerate();
         self.by_names = places.map(|(at, layout)| (Arc::clone(&layout.names), at)).collect();
     }
@@ -89,7 +108,10 @@ impl RoutedTable {
             let position = match (position, unknown) {
                 (Some(position), _) => Some(position),
                 (None, _) if is_generated => None,
-                (None, UnknownColumns::Ignore) => None,
+                (None, UnknownColumns::Ignore) => {
+                    self.ignores_columns = true;
+                    None
+                }
                 (None, UnknownColumns::Fail) => return Err(self.unknown_column_error(name)),
                 (None, UnknownColumns::Add) => {
                     self.facts = Arc::new(self.facts.with_column(name));

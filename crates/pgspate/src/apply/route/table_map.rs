@@ -81,12 +81,37 @@ impl TableMap {
 
     /// Returns the target table, quoted for SQL.
     pub(crate) fn target_sql_name(&self, name: &SourceTable) -> String {
-        for TableMapping { from, to } in &self.mappings {
+        let (_, SourceTable { schema, table }) = self.target_of(name);
+        sql_name(schema.as_deref(), &table)
+    }
+
+    /// Checks whether `--map` may send other tables, too, to the target of a table.
+    pub(crate) fn may_share_target(&self, name: &SourceTable) -> bool {
+        let (fitting, target) = self.target_of(name);
+        self.mappings.iter().enumerate().any(|(at, mapping)| match fitting == Some(at) {
+            true => mapping.drops_star(),
+            false => mapping.to.may_become(&target),
+        })
+    }
+
+    /// Returns the position of the mapping that fits, and the target table.
+    fn target_of(&self, name: &SourceTable) -> (Option<usize>, SourceTable) {
+        for (at, TableMapping { from, to }) in self.mappings.iter().enumerate() {
             let Some((of_schema, of_table)) = from.matches(name) else { continue };
             let schema = to.schema.as_ref().map(|schema| schema.replacen('*', of_schema, 1));
-            return sql_name(schema.as_deref(), &to.table.replacen('*', of_table, 1));
+            let table = to.table.replacen('*', of_table, 1);
+            return (Some(at), SourceTable { schema, table });
         }
-        sql_name(name.schema.as_deref(), &name.table)
+        (None, name.clone())
+    }
+}
+
+impl TableMapping {
+    /// Checks whether several tables that `from` matches have one target.
+    fn drops_star(&self) -> bool {
+        let has_star = |schema: &Option<String>| schema.as_ref().is_some_and(|it| it.contains('*'));
+        has_star(&self.from.schema) && !has_star(&self.to.schema)
+            || self.from.table.contains('*') && !self.to.table.contains('*')
     }
 }
 
@@ -103,6 +128,14 @@ impl TablePattern {
     /// Checks whether the pattern names the ledger's schema and matches the table.
     fn is_of_ledger(&self, name: &SourceTable) -> bool {
         self.schema.as_deref() == Some(LEDGER_SCHEMA) && self.matches(name).is_some()
+    }
+
+    /// Checks whether the pattern of a target may stand for the table. A name without a schema may
+    /// be in any schema.
+    fn may_become(&self, target: &SourceTable) -> bool {
+        let schemas = self.schema.as_ref().zip(target.schema.as_ref());
+        schemas.is_none_or(|(pattern, schema)| star_match(pattern, schema).is_some())
+            && star_match(&self.table, &target.table).is_some()
     }
 
     /// Returns the texts that the `*` of the schema and the `*` of the table name match. Returns
@@ -127,7 +160,7 @@ fn star_match<'a>(pattern: &str, text: &'a str) -> Option<&'a str> {
 }
 
 /// Quotes a table name for SQL.
-fn sql_name(schema: Option<&str>, table: &str) -> String {
+pub(super) fn sql_name(schema: Option<&str>, table: &str) -> String {
     match schema {
         Some(schema) => format!("{}.{}", quote_ident(schema), quote_ident(table)),
         None => quote_ident(table).into_owned(),
@@ -159,6 +192,27 @@ mod tests {
         }
         for wrong in ["a", "a=b*", "*.t=*.*", "a**=b"] {
             assert!(TableMap::parse(&[wrong.to_owned()], &[]).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn tables_that_may_share_their_target_are_known() {
+        for (mappings, table, may_share) in [
+            (vec![], "a.t", false),
+            (vec!["a.*=b.*"], "a.t", false),
+            (vec!["t=u"], "a.t", false),
+            (vec!["a.t_*=b.t"], "a.t_1", true),
+            (vec!["a.t_*=b.t"], "a.u", false),
+            (vec!["a*.t=t"], "a1.t", true),
+            (vec!["a*.*=b.*"], "a1.t", true),
+            (vec!["a.t=b.t", "c.t=b.t"], "a.t", true),
+            (vec!["a.t=b.t", "c.t=t"], "a.t", true),
+            (vec!["a.*=b.*", "c.*=b.*"], "c.t", true),
+            (vec!["a.*=b.*", "c.*=d.*"], "c.t", false),
+        ] {
+            let written: Vec<_> = mappings.iter().map(|it| (*it).to_owned()).collect();
+            let names = TableMap::parse(&written, &[]).unwrap();
+            assert_eq!(names.may_share_target(&name(table)), may_share, "{mappings:?} {table}");
         }
     }
 

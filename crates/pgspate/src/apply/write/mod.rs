@@ -6,6 +6,7 @@
 //! was committed. Events that the server refuses are found by halving the batch under savepoints of
 //! the same transaction.
 
+mod altered_tables;
 mod counts;
 mod direct;
 mod refusals;
@@ -110,7 +111,7 @@ impl BatchWriter {
     /// When the server refuses an event, with the event's place. When the server cannot be reached
     /// in time. When another process took the stream over. An uncommitted batch leaves nothing
     /// behind.
-    pub(crate) fn apply(&mut self, batch: &EventBatch, watch: &ApplyWatch) -> Result<()> {
+    pub(crate) fn apply(&mut self, batch: &mut EventBatch, watch: &ApplyWatch) -> Result<()> {
         let mut backoff = ReconnectBackoff::new(self.settings.limits.retry_for);
         let runtime = self.runtime.clone();
         let mut lost = None;
@@ -127,7 +128,13 @@ impl BatchWriter {
                     {
                         return Err(spilled_transaction_error(error));
                     }
-                    runtime.block_on(self.apply_once(batch, watch))
+                    match runtime.block_on(self.apply_once(batch, watch)) {
+                        Ok(false) => match runtime.block_on(self.encode_again(batch)) {
+                            Ok(()) => continue,
+                            Err(error) => Err(error),
+                        },
+                        done => done.map(drop),
+                    }
                 }
                 Err(error) => Err(error),
             };
@@ -175,8 +182,24 @@ impl BatchWriter {
         Ok((self.session.as_mut().expect("just opened"), &self.stream))
     }
 
+    /// Encodes a batch again whose tables were altered. Rolls back.
+    async fn encode_again(&mut self, batch: &mut EventBatch) -> Result<()> {
+        self.has_noted_unlogged_writes = false;
+        if std::mem::take(&mut self.uncommitted).spilled_batches > 0 {
+            return Err(altered_tables::altered_within_transaction_error());
+        }
+        let session = self.open_session().await?.0;
+        session.roll_back().await?;
+        session.may_use_parameters = true;
+        altered_tables::encode_again(session, batch).await
+    }
+
     /// Tries once to write the batch, and to commit it if a source transaction ends with it.
-    async fn apply_once(&mut self, batch: &EventBatch, watch: &ApplyWatch) -> Result<()> {
+    /// Returns false if nothing is committed because a table was altered.
+    async fn apply_once(&mut self, batch: &EventBatch, watch: &ApplyWatch) -> Result<bool> {
+        if altered_tables::has_altered_tables(batch) {
+            return Ok(false);
+        }
         self.reopen_session(None).await?;
         if !self.has_noted_unlogged_writes
             && batch.tables.iter().any(|it| it.table.unlogged != UnloggedExtent::Nothing)
@@ -197,7 +220,7 @@ impl BatchWriter {
                 (done.counts, !done.is_complete);
             if written? {
                 self.note_commit(batch);
-                return Ok(());
+                return Ok(true);
             }
             self.uncommitted = UncommittedWork::default();
         }
@@ -214,14 +237,27 @@ impl BatchWriter {
             tries: 0,
         };
         let is_open = self.uncommitted.spilled_batches > 0;
-        let counts = search.write_batch(session, is_open).await?;
+        let counts = match search.write_batch(session, is_open).await {
+            // The alteration may be the reason for the refusal.
+            Err(error) if !is_open && error.kind() == ErrorKind::Server => {
+                session.roll_back().await?;
+                return match altered_tables::find_altered(session, batch).await? {
+                    true => Ok(false),
+                    false => Err(error),
+                };
+            }
+            written => written?,
+        };
+        if altered_tables::find_altered(session, batch).await? {
+            return Ok(false);
+        }
         self.uncommitted.dead_letters.append(&mut search.dead_letters);
         self.uncommitted.counts.add(&counts);
         if !batch.ends_transaction {
             session.clear_stages().await?;
             self.uncommitted.spilled_batches += 1;
             self.uncommitted.counts.add_batch(batch);
-            return Ok(());
+            return Ok(true);
         }
         if is_open {
             // Earlier batches of this transaction are not in memory, so their events cannot be
@@ -235,7 +271,7 @@ impl BatchWriter {
         self.stream.advance_partitions(client, &batch.partition_moves).await?;
         session.commit().await?;
         self.note_commit(batch);
-        Ok(())
+        Ok(true)
     }
 
     /// Counts the batch after its commit.
@@ -245,8 +281,9 @@ impl BatchWriter {
         self.uncounted += u64::from(pending.may_lack_counts);
         self.counts.dead_letters += pending.dead_letters.len() as u64;
         self.counts.add_batch(batch);
-        self.counts.batches += u64::from(batch.events > 0);
+        self.counts.batches += u64::from(batch.events > 0 || pending.spilled_batches > 0);
         self.stream.mark = batch.end_position.clone();
+        altered_tables::mark_widened_tables(batch);
     }
 
     /// Stops other processes from taking the stream while the session lives.

@@ -6,6 +6,7 @@
 //! key columns. The text depends on the table and on the columns that a batch gives, never on
 //! values. For a few rows it does not depend on their number either.
 
+mod identity;
 mod without_key;
 
 use crate::apply::batch::{ColumnPresence, EncodedTable, RowAction};
@@ -413,10 +414,11 @@ impl<'a> ApplyStatements<'a> {
         let of_old = self.key_matches_as("o");
         Some(format!(
             "update {} t set {} from {stage} o, {stage} s \
-             where o.{ACTION_COLUMN} = {goes} and s.{ACTION_COLUMN} <> {goes} and {}",
+             where o.{ACTION_COLUMN} = {goes} and s.{ACTION_COLUMN} <> {goes} and {}{}",
             self.table,
             sets.join(", "),
             of_old,
+            self.keeps_identity(),
             stage = self.stage,
             goes = RowAction::Delete as i16
         ))

@@ -59,10 +59,11 @@ impl ApplyStatements<'_> {
             "update {table} t set {} from {stage} s, \
              (select t.ctid as at, t.tableoid as part from {table} t join {stage} s \
               on s.{ACTION_COLUMN} = {goes} and {} = {} limit 1) o \
-             where s.{ACTION_COLUMN} <> {goes} and t.ctid = o.at and t.tableoid = o.part",
+             where s.{ACTION_COLUMN} <> {goes} and t.ctid = o.at and t.tableoid = o.part{}",
             sets.join(", "),
             self.row_as_text("t"),
             self.row_as_text("s"),
+            self.keeps_identity(),
             table = self.table,
             stage = self.stage,
             goes = RowAction::Delete as i16

@@ -1,0 +1,112 @@
+//! Target tables that are altered while a stream runs.
+
+use std::io::Write as _;
+use std::process::{Child, ChildStdin};
+
+use crate::run::{Run, finish, spawn, wait_until};
+use crate::support::LoadCase;
+use crate::{command, rows};
+
+/// A stream that reads events from a pipe.
+struct PipedStream<'a> {
+    case: &'a LoadCase,
+    child: Child,
+    pipe: ChildStdin,
+}
+
+impl PipedStream<'_> {
+    fn new<'a>(case: &'a LoadCase, args: &str) -> PipedStream<'a> {
+        let mut child = spawn(&mut command(case, &format!("- --quiet {args}")));
+        let pipe = child.stdin.take().unwrap();
+        PipedStream { case, child, pipe }
+    }
+
+    /// Sends an event of table t, and waits until the query returns the value.
+    fn send(&mut self, event: &str, query: &str, value: &str) {
+        self.write(event);
+        wait_until("the event is applied", || self.case.value(query) == value);
+    }
+
+    fn write(&mut self, event: &str) {
+        let event = event.replacen('{', "{\"table\":\"t\",", 1);
+        writeln!(self.pipe, "{event}").unwrap();
+    }
+
+    fn end(self) -> Run {
+        drop(self.pipe);
+        finish(self.child)
+    }
+}
+
+const COUNT: &str = "select count(*) from t";
+
+/// A changed key keeps the values of a column that the target got while the stream ran.
+#[test]
+fn values_of_a_later_column_are_kept() {
+    for args in ["", "--direct-rows 0"] {
+        let case = LoadCase::new("create table t (id int primary key)");
+        let mut stream = PipedStream::new(&case, args);
+        stream.send(r#"{"op":"insert","row":{"id":1}}"#, COUNT, "1");
+        case.db.run("alter table t add note text; update t set note = 'kept'");
+        stream.send(
+            r#"{"op":"update","key":{"id":1},"row":{"id":10}}"#,
+            "select max(note) from t where id = 10",
+            "kept",
+        );
+        stream.send(r#"{"op":"insert","row":{"id":2,"note":"new"}}"#, COUNT, "2");
+        stream.end().success();
+        assert_eq!(rows(&case, "t"), "(10,kept) (2,new)", "{args}");
+    }
+}
+
+/// A column that the target lacked is no longer ignored when the target has it.
+#[test]
+fn an_ignored_column_is_stored_once_it_exists() {
+    for args in ["", "--direct-rows 0"] {
+        let case = LoadCase::new("create table t (id int primary key, c text)");
+        let mut stream = PipedStream::new(&case, &format!("{args} --unknown-columns ignore"));
+        stream.send(r#"{"op":"insert","row":{"id":1,"c":"c1","d":"d1"}}"#, COUNT, "1");
+        case.db.run("alter table t add d text");
+        stream.send(r#"{"op":"insert","row":{"id":2,"c":"c2","d":"d2"}}"#, COUNT, "2");
+        assert_eq!(rows(&case, "t"), "(1,c1,) (2,c2,d2)", "{args}");
+        case.db.run("alter table t drop d");
+        stream.send(r#"{"op":"insert","row":{"id":3,"c":"c3"}}"#, COUNT, "3");
+        stream.send(r#"{"op":"insert","row":{"id":4,"c":"c4","d":"d4"}}"#, COUNT, "4");
+        // Another column comes where a column goes.
+        case.db.run("alter table t drop c; alter table t add d text");
+        stream.send(r#"{"op":"insert","row":{"id":5,"c":"c5","d":"d5"}}"#, COUNT, "5");
+        stream.end().success();
+        assert_eq!(rows(&case, "t"), "(1,) (2,) (3,) (4,) (5,d5)", "{args}");
+    }
+}
+
+/// Values are not rounded to the type that a column had before.
+#[test]
+fn values_have_the_new_type_of_a_column() {
+    for args in ["", "--direct-rows 0"] {
+        let case = LoadCase::new("create table t (id int primary key, v numeric(10,2), w int)");
+        let mut stream = PipedStream::new(&case, args);
+        stream.send(r#"{"op":"insert","row":{"id":1,"v":1.239,"w":1}}"#, COUNT, "1");
+        case.db.run("alter table t alter v type numeric, alter w type bigint");
+        stream.send(r#"{"op":"insert","row":{"id":2,"v":1.239,"w":3000000000}}"#, COUNT, "2");
+        stream.end().success();
+        assert_eq!(rows(&case, "t"), "(1,1.24,1) (2,1.239,3000000000)", "{args}");
+    }
+}
+
+/// A column that no event gives may go, and a column that an event gives may not.
+#[test]
+fn a_dropped_column_ends_the_run_only_if_events_give_it() {
+    for (dropped, message) in [("a", None), ("b", Some("a column of public.t was dropped"))] {
+        let case = LoadCase::new("create table t (id int primary key, a int, b int)");
+        let mut stream = PipedStream::new(&case, "");
+        stream.send(r#"{"op":"insert","row":{"id":1,"b":1}}"#, COUNT, "1");
+        case.db.run(&format!("alter table t drop {dropped}"));
+        stream.write(r#"{"op":"insert","row":{"id":2,"b":2}}"#);
+        let run = stream.end();
+        assert_eq!(run.status, Some(if message.is_some() { 2 } else { 0 }), "{}", run.stderr);
+        assert!(run.stderr.contains(message.unwrap_or_default()), "{}", run.stderr);
+        let left = message.map_or("(1,1) (2,2)", |_| "(1,)");
+        assert_eq!(rows(&case, "t"), left, "{dropped}");
+    }
+}

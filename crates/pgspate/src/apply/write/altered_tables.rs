@@ -1,0 +1,92 @@
+//! Notices that a target table was altered after its columns were read, and encodes a batch again.
+//!
+//! The columns are compared after the batch is written and before its commit. By then the
+//! transaction holds locks on the tables, so no table is altered in between. Rows as parameters are
+//! compared with the table's row type by the server, which refuses them if the table was altered.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::session::WriterSession;
+use crate::apply::batch::{EventBatch, encode_folded_rows};
+use crate::apply::route::ApplyTable;
+use crate::reading::missing_table_error;
+use crate::{Error, ErrorKind, Result};
+use pgspate_target::{find_altered_tables, read_session};
+
+/// Returns the tables that a batch changes and whose columns are known as the server has them.
+fn checked_tables(batch: &EventBatch) -> impl Iterator<Item = &ApplyTable> {
+    let all = batch.encoded_tables.iter().map(|it| &*batch.tables[it.table]);
+    all.filter(|facts| facts.has_fingerprint())
+}
+
+/// Returns whether a table of the batch is known to be altered.
+pub(super) fn has_altered_tables(batch: &EventBatch) -> bool {
+    batch.column_additions.is_empty()
+        && checked_tables(batch).any(|facts| facts.is_outdated.load(Relaxed))
+}
+
+/// Asks the server whether a table of the batch was altered, and marks such tables.
+pub(super) async fn find_altered(session: &WriterSession, batch: &EventBatch) -> Result<bool> {
+    let known: Vec<_> = checked_tables(batch).map(|facts| &facts.table).collect();
+    if known.is_empty() || !batch.column_additions.is_empty() {
+        return Ok(false);
+    }
+    let altered = find_altered_tables(&session.connection.client, &known).await?;
+    for facts in checked_tables(batch).filter(|facts| altered.contains(&facts.table.oid)) {
+        facts.is_outdated.store(true, Relaxed);
+    }
+    Ok(!altered.is_empty())
+}
+
+/// Marks tables that got columns by the batch, so that the router reads the columns' types.
+pub(super) fn mark_widened_tables(batch: &EventBatch) {
+    for facts in batch.tables.iter().filter(|facts| !facts.has_fingerprint()) {
+        facts.is_outdated.store(true, Relaxed);
+    }
+}
+
+/// Reads the altered tables of a batch again, and encodes the batch again. No transaction is open.
+///
+/// # Errors
+/// [`ErrorKind::Plan`] if a table has lost a column that an event gives.
+pub(super) async fn encode_again(session: &WriterSession, batch: &mut EventBatch) -> Result<()> {
+    let client = &session.connection.client;
+    let settings = read_session(client).await?;
+    for (at, facts) in batch.tables.iter_mut().enumerate() {
+        if !facts.is_outdated.load(Relaxed) || !facts.has_fingerprint() {
+            continue;
+        }
+        let name = &facts.table.sql_name;
+        let Some(new) = ApplyTable::read(client, &settings, name).await? else {
+            return Err(missing_table_error(name));
+        };
+        let place = |name: &str| new.columns.iter().position(|column| column.name == name);
+        let places: Vec<_> =
+            facts.columns.iter().map(|it| place(&it.name).map(|at| at as u16)).collect();
+        if !batch.log.move_columns(at, &places, new.columns.len() as u16) {
+            return Err(altered_table_error(name));
+        }
+        *facts = Arc::new(new);
+    }
+    batch.encoded_tables =
+        encode_folded_rows(&batch.log, 0..batch.complete_changes, &batch.tables)?;
+    Ok(())
+}
+
+/// Returns the error for events that were read for columns that the table no longer has.
+fn altered_table_error(name: &str) -> Error {
+    let message = format!("a column of {name} was dropped or renamed while its events were read");
+    Error::new(ErrorKind::Plan, message)
+        .hint("The events are not applied. Run the same command again.")
+}
+
+/// Returns the error for a source transaction of which a part was written before the alteration was
+/// noticed.
+pub(super) fn altered_within_transaction_error() -> Error {
+    let message = "a target table was altered while a source transaction was read";
+    Error::new(ErrorKind::Plan, message).hint(
+        "The transaction was larger than a batch and is no longer in memory. Run the same command \
+         again.",
+    )
+}
