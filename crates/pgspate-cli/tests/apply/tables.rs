@@ -386,10 +386,15 @@ fn a_truncate_is_refused_if_other_tables_share_its_target() {
         apply_and_report(&case, &(truncate.to_owned() + &insert("s.t_1")), &by_dead_letter);
     assert_eq!((&report["dead_letters"], counts(&report)), (&1.into(), [1, 0, 0, 0]));
     assert_eq!(rows(&case, "t"), "(1) (2) (3)");
-    // Without a mapping, the names tell.
-    case.put("s.ndjson", insert("t") + &truncate.replace("s.t_1", "public.t"));
-    let refusal = apply(&case, "s.ndjson --quiet --stream names").refusal().clone();
-    assert!(refusal.contains("could not apply the truncate of public.t"), "{refusal}");
+    // A table that the stream has named counts, but not another spelling of the same name.
+    case.put("s.ndjson", insert("public.t") + truncate);
+    let args = "s.ndjson --quiet --stream names --map s.t_1=public.t";
+    let refusal = apply(&case, args).refusal().clone();
+    assert!(refusal.contains("could not apply the truncate of s.t_1"), "{refusal}");
+    let both = insert("t") + &truncate.replace("s.t_1", "public.t") + &insert("t");
+    apply_and_report(&case, &both, "--stream both");
+    assert_eq!(rows(&case, "t"), "(3)");
+    case.db.run("insert into t values (1)");
     apply_and_report(&case, truncate, "--map s.t_1=public.t --stream alone");
     assert_eq!(rows(&case, "t"), "");
 }

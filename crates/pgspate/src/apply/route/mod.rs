@@ -351,8 +351,10 @@ impl RouterState {
     /// # Errors
     /// [`ErrorKind::Format`] if another table has, or if `--map` allows that.
     fn check_truncate(&self, name: &SourceTable, at: usize) -> Result<()> {
+        // Events may name one table with and without its schema.
         let is_other = |(other, of_other): (&SourceTable, &Option<usize>)| {
-            *of_other == Some(at) && other != name
+            let mut schemas = other.schema.iter().zip(&name.schema);
+            *of_other == Some(at) && (other.table != name.table || schemas.any(|(a, b)| a != b))
         };
         if !self.table_map.may_share_target(name) && !self.target_by_name.iter().any(is_other) {
             return Ok(());
