@@ -46,7 +46,7 @@ pub(super) fn choose_encoding(input: &InputFacts, request: &RowRequest) -> Resul
 const CODE_PAGES: [&str; 11] =
     ["866", "874", "1250", "1251", "1252", "1253", "1254", "1255", "1256", "1257", "1258"];
 
-/// Returns the hint for a name that is not the name of an encoding in PostgreSQL: PostgreSQL's name,
+/// Returns the hint for a name that PostgreSQL does not have as an encoding: PostgreSQL's own name,
 /// or how the input is converted.
 pub(crate) fn encoding_name_hint(name: &str) -> String {
     let letters: String = name.chars().filter(char::is_ascii_alphanumeric).collect();
