@@ -71,7 +71,7 @@ def classify_data(
         raise UsageError("a Series has no columns", hint=hint)
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         if _is_in_memory_class("polars", data):
-            data = _without_null_types(_without_object_types(data))
+            data = _without_null_types(_without_unknown_types(data))
         is_in_memory = any(_is_in_memory_class(package, data) for package in _IN_MEMORY_CLASSES)
         return ("in_memory" if is_in_memory else "stream", data, name), None
     if isinstance(data, Iterable) and not isinstance(data, (bytes, bytearray)):
@@ -84,13 +84,19 @@ def classify_data(
     raise UsageError(message, hint=_async_hint(data) or hint)
 
 
-def _without_object_types(frame: Any) -> Any:
-    """Returns a data frame of polars. Refuses columns of type Object.
+def _without_unknown_types(frame: Any) -> Any:
+    """Returns a data frame of polars. Refuses columns of types that Arrow does not have.
 
-    polars exports the addresses of such values in place of the values.
+    polars exports the addresses of values of type Object in place of the values.
     """
     for name, dtype in frame.schema.items():
-        if _has_object_type(dtype):
+        if _has_type(dtype, "Int128", "UInt128"):
+            message = f'column "{name}" has the type {dtype}, which Arrow does not have'
+            hint = "Cast the column first, for example by "
+            hint += f'`frame.with_columns(polars.col("{name}").cast(polars.Decimal(38, 0)))`. '
+            hint += "`polars.String` holds any number."
+            raise ConversionError(message, hint=hint, place={"column": name})
+        if _has_type(dtype, "Object"):
             message = f'column "{name}" has the type Object, whose values polars does not export'
             hint = "Convert the column first, for example by "
             hint += f'`frame.with_columns(polars.col("{name}")'
@@ -100,12 +106,12 @@ def _without_object_types(frame: Any) -> Any:
     return frame
 
 
-def _has_object_type(dtype: Any) -> bool:
-    """Returns whether a type of polars is Object, or has elements or fields of this type."""
+def _has_type(dtype: Any, *names: str) -> bool:
+    """Returns whether a type of polars, or of its elements or fields, has one of the names."""
     inner = [field.dtype for field in getattr(dtype, "fields", [])]
     if getattr(dtype, "inner", None) is not None:
         inner.append(dtype.inner)
-    return str(dtype) == "Object" or any(map(_has_object_type, inner))
+    return str(dtype) in names or any(_has_type(it, *names) for it in inner)
 
 
 def _without_null_types(frame: Any) -> Any:

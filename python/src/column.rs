@@ -10,12 +10,11 @@ use pgspate::format::guessed_type::GuessedType;
 use pgspate::format::memory::BatchTarget;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyString;
 
 use crate::classes::{ClassCache, ValueClass};
 use crate::kept::check_is_kept;
 use crate::rows::RowFault;
-use crate::value_text::{TextTarget, ValueTextWriter, timedelta_parts};
+use crate::value_text::{TextTarget, ValueTextWriter, text_of_str, timedelta_parts};
 
 /// The result of `date.toordinal` for 1970-01-01.
 const EPOCH_ORDINAL: i64 = 719_163;
@@ -65,9 +64,7 @@ impl ColumnWriter {
             check_is_kept(guessed, value, class, text_writer)?;
         }
         match class {
-            ValueClass::Str => {
-                self.values.text(value.cast::<PyString>().map_err(PyErr::from)?.to_str()?);
-            }
+            ValueClass::Str => self.values.text(text_of_str(value)?),
             ValueClass::Int => match value.extract() {
                 Ok(value) => self.values.int(value),
                 // An int outside the range of i64 is written as text, with all digits.

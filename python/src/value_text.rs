@@ -9,6 +9,7 @@ use pgspate::encode::arrow::text::write_hex;
 use pgspate::encode::arrow::write_float8;
 use pgspate::target::{PgType, TypeKind};
 use pgspate::{Error, ErrorKind};
+use pyo3::exceptions::PyUnicodeEncodeError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
@@ -95,9 +96,7 @@ impl ValueTextWriter {
         }
         match self.classes.class_of(value)? {
             ValueClass::Null => return Ok(false),
-            ValueClass::Str => {
-                out.push_str(value.cast::<PyString>().map_err(PyErr::from)?.to_str()?)
-            }
+            ValueClass::Str => out.push_str(text_of_str(value)?),
             ValueClass::Int => write_int(value, out)?,
             ValueClass::Float => self.write_float(value.extract()?, out),
             ValueClass::Bool => out.push_str(if value.is_truthy()? { "true" } else { "false" }),
@@ -210,6 +209,19 @@ impl ValueTextWriter {
         out.push('}');
         Ok(())
     }
+}
+
+/// Returns the text of a `str`.
+pub(crate) fn text_of_str<'a>(value: &'a Bound<'_, PyAny>) -> Result<&'a str, RowFault> {
+    let text = value.cast::<PyString>().map_err(PyErr::from)?;
+    text.to_str().map_err(|error| {
+        if !error.is_instance_of::<PyUnicodeEncodeError>(value.py()) {
+            return RowFault::Python(error);
+        }
+        let message = "the text has a lone surrogate, which is no character";
+        let hint = "Convert the text: `text.encode(\"utf-8\", \"replace\").decode()` writes `?`.";
+        RowFault::Value(Error::new(ErrorKind::Type, message).hint(hint))
+    })
 }
 
 /// Writes the text of an array's element, in quotes if the text needs quotes.

@@ -186,3 +186,21 @@ def test_a_data_frame_of_polars_is_loaded(db, dsn):
     assert pgspate.load(frame, "t", to=dsn).rows_written == 2
     first = (1, "a long enough string", MOMENT, Decimal("1.25"), ["x"])
     assert db.execute("select * from t order by a").fetchall() == [first, (None,) * 5]
+
+
+def test_columns_of_polars_integers_of_128_bits_are_refused(dsn):
+    polars = pytest.importorskip("polars")
+
+    for dtype in (polars.Int128, polars.List(polars.Int128)):
+        values = [1] if dtype == polars.Int128 else [[1]]
+        frame = polars.DataFrame({"a": [1], "b": polars.Series(values, dtype=dtype)})
+        with pytest.raises(pgspate.ConversionError, match='column "b" has the type') as refused:
+            pgspate.load(frame, "t", create=True, to=dsn)
+        assert refused.value.place.column == "b" and "Decimal(38, 0)" in refused.value.hint
+
+
+def test_a_table_with_two_columns_of_one_name_is_not_created(dsn):
+    table = pa.table([pa.array([1]), pa.array([2])], names=["a", "a"])
+    with pytest.raises(pgspate.UsageError, match='the input has two columns "a"') as refused:
+        pgspate.load(table, "t", create=True, to=dsn)
+    assert "Rename" in refused.value.hint

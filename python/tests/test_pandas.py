@@ -188,6 +188,22 @@ def test_columns_that_occur_twice_are_refused_with_their_name(dsn, way):
     assert "index=False" in caught.value.hint
 
 
+def test_a_frame_without_columns_and_a_list_without_rows_say_so(db, dsn, way):
+    # Without pyarrow, a frame is a list of rows.
+    missing = "columns" if way == "pyarrow" else "rows"
+    with pytest.raises(pgspate.PlanError, match=f"the input has no {missing}"):
+        pgspate.load(pandas.DataFrame(), "t", create=True, to=dsn)
+    with pytest.raises(pgspate.PlanError, match="the input has no rows"):
+        pgspate.load([], "t", create=True, to=dsn)
+
+
+def test_a_lone_surrogate_is_refused_with_its_place(dsn, way):
+    frame = pandas.DataFrame({"n": [1, 2], "s": pandas.Series(["a", "\ud800"], dtype=object)})
+    with pytest.raises(pgspate.ConversionError, match="lone surrogate") as refused:
+        pgspate.load(frame, "t", create=True, to=dsn)
+    assert (refused.value.place.row, refused.value.place.column) == (2, "s")
+
+
 @pytest.mark.parametrize("values", [pandas.period_range("2024-01", periods=2, freq="M"),
                                     pandas.interval_range(0, 2), [1 + 2j, 3j]])
 def test_a_dtype_without_a_type_in_postgresql_is_refused(dsn, way, values):

@@ -215,8 +215,10 @@ def _text_of(value):
 
 def test_a_lone_surrogate_and_a_zero_character_are_refused(db, dsn):
     db.execute("create table t (a text)")
-    with pytest.raises(UnicodeEncodeError):
-        pgspate.load([("a",), ("\ud800",)], "t", to=dsn)
+    for rows in ([("a",), ("\ud800",)], [{"a": "a"}, {"a": "\udcff"}]):
+        with pytest.raises(pgspate.ConversionError, match="lone surrogate") as refused:
+            pgspate.load(rows, "t", to=dsn)
+        assert (refused.value.place.row, refused.value.place.column) == (2, "a")
     with pytest.raises(pgspate.ServerError) as caught:
         pgspate.load([("a",), ("a\0b",)], "t", to=dsn)
     assert caught.value.place.row == 2

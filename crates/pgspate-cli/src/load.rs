@@ -52,12 +52,13 @@ pub(crate) fn run(args: LoadArgs, style: TerminalStyle) -> Result<CommandAnswer>
             write_stderr_line(earlier);
         }
     }
+    let said = load.evidence().to_vec();
     let is_loaded = load.is_loaded();
     running.store(true, Relaxed);
     let line = ProgressLine::start(ProgressVerb::Load, &load.plan().table, &watch, quiet);
     let result = load.run(&watch);
     drop(line);
-    let report = result?;
+    let mut report = result?;
     if json {
         print_json(&report)?;
     }
@@ -76,6 +77,7 @@ pub(crate) fn run(args: LoadArgs, style: TerminalStyle) -> Result<CommandAnswer>
         write_stderr(summary::header_guess(report.header_guess.as_deref(), style));
         return Ok(answer);
     }
+    report.warnings.retain(|warning| !said.contains(warning));
     write_stderr(summary::render(&report, style));
     let table = report.table.replace('\'', "'\\''");
     write_stderr_line(format!("open it with  {} -c 'table {table} limit 10'", target.psql));

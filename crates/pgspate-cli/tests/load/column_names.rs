@@ -70,6 +70,8 @@ fn texts_for_people_beside_the_data_are_named_and_skipped() {
     let report: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
     assert_eq!((&report["inputs"], &report["rows_written"]), (&2.into(), &2.into()));
     assert!(report["warnings"].to_string().contains("skipped"), "{report}");
+    let again = case.load("land --table t --restart");
+    assert_eq!(again.stderr.matches("README.md").count(), 1, "{}", again.stderr);
     // A file that the user names is read.
     let named = case.refusal("land/README.md land/b.csv --table t");
     assert!(named.contains("land/README.md"), "{named}");

@@ -203,3 +203,42 @@ fn a_failed_load_keeps_its_rows_if_other_sessions_changed_some() {
     assert_eq!(mended.status, Some(0), "{}", mended.stderr);
     assert_eq!(case.value("select count(*) || ' ' || min(note) from t"), "1000 note");
 }
+
+/// A table that appears while the load plans to create it, and one that appears between the plan
+/// and its creation.
+#[test]
+fn a_table_that_another_session_creates_meanwhile_is_loaded() {
+    let case = LoadCase::new(
+        "create sequence tries;
+         create function wait() returns event_trigger language plpgsql as $$
+         begin
+           if current_query() like '%late (%' and nextval('public.tries') = 2 then
+             perform pg_advisory_lock(7);
+           end if;
+         end $$;",
+    );
+    case.put("early.csv", "id\n1\n");
+    case.put("late.csv", "id\n1\n");
+    let waits = |what: &str| {
+        let sql = format!(
+            "select count(*) from pg_stat_activity \
+             where application_name like 'pgspate%' and wait_event = '{what}'"
+        );
+        wait_until("the load waits", || case.value(&sql) != "0");
+    };
+    let (runtime, client) = session(&case.db.dsn());
+    let run = |sql: &str| runtime.block_on(client.batch_execute(sql)).unwrap();
+    run("begin; create table early (id bigint)");
+    let load = spawn(&mut case.load_command("early.csv --create"));
+    waits("transactionid");
+    run("commit");
+    finish(load).success();
+    run("select pg_advisory_lock(7); \
+         create event trigger waits on ddl_command_start when tag in ('CREATE TABLE') \
+         execute function wait()");
+    let load = spawn(&mut case.load_command("late.csv --create"));
+    waits("advisory");
+    run("create table public.late(id bigint); select pg_advisory_unlock(7)");
+    finish(load).success();
+    assert_eq!((case.rows("early"), case.rows("late")), (vec!["(1)".into()], vec!["(1)".into()]));
+}

@@ -73,6 +73,13 @@ fn a_value_without_the_format_is_refused_with_its_place() {
 
     hint: Give a column another format with `--date-format COLUMN=FORMAT`.
     "#);
+    // No year has such a month.
+    case.put("t.csv", "id,day\n1,02/13/2024\n2,13/02/2024\n");
+    for args in ["t.csv --table t", "t.csv --table new --create"] {
+        let said = case.refusal(&format!("{args} --date-format %m/%d/%Y"));
+        let what = "\"13/02/2024\" does not have the date format \"%m/%d/%Y\"";
+        assert!(said.contains(what) && !said.contains("datestyle"), "{args}: {said}");
+    }
     // The server says which days do not exist.
     case.put("t.csv", "id,day\n1,31.12.2024\n2,31.02.2024\n");
     assert_snapshot!(case.refusal("t.csv --table t --date-format %d.%m.%Y"), @r#"

@@ -346,7 +346,14 @@ fn text_encoded_in_latin1_is_loaded() {
     error: could not load "n.csv" into public.t
       caused by: argument to option "encoding" must be a valid encoding name (SQLSTATE
           … 22023)
+
+    hint: PostgreSQL has no encoding of this name. If `iconv` has it, convert the input
+          … first: `iconv -f nonsense -t UTF-8 FILE | pgspate load - ...`.
     "#);
+    for args in ["n.csv --table t --header no", "t.csv"] {
+        let said = case.refusal(&format!("{args} --encoding cp1252"));
+        assert!(said.contains("hint: Did you mean `--encoding WIN1252`?"), "{args}: {said}");
+    }
     let mut load = case.load_command("n.csv --table t --header no -q");
     let run = load.env("PGCLIENTENCODING", "LATIN1").output().unwrap();
     assert_snapshot!(crate::support::Run::of(run).refusal(), @r#"

@@ -40,6 +40,12 @@ fn empty_lines_and_other_line_ends_say_what_removes_them() {
           … `--skip-blank-lines`.
     "#);
     case.load("t.csv --skip-blank-lines").success();
+    case.put("above.csv", "\n\nid,name\n1,a\n");
+    for args in ["--table t", "--create", "--table t --header yes", "--table t --header no"] {
+        let said = case.refusal(&format!("above.csv {args}"));
+        assert!(said.contains("The first line is empty"), "{args}: {said}");
+    }
+    case.load("above.csv --table t --skip-blank-lines").success();
     for (text, how) in [
         ("id,name\r\n1,a\n", "`tr -d '\\r'` makes all of them newlines"),
         ("id,name\n1,a\r\n", "`tr -d '\\r'` makes all of them newlines"),
@@ -133,6 +139,23 @@ fn a_row_that_was_taken_for_a_header_has_a_hint() {
 }
 
 #[test]
+fn names_that_the_header_does_not_have_are_explained() {
+    let case = new_case();
+    case.put("t.csv", "id,name,id\n1,a,2\n");
+    assert_snapshot!(case.refusal("t.csv"), @r#"
+    error: column "id_2" of relation "t" does not exist
+
+    hint: The header has "id" more than once. Name the columns for the input's fields with
+          … `--columns a,b,...`, skip fields without a column with `--ignore-unknown`, or add
+          … columns with `--add-columns`.
+    "#);
+    case.put("t.csv", "id,name,\n1,a,2\n");
+    assert!(case.refusal("t.csv").contains("Field 3 of the header has no name."));
+    case.put("t.csv", "id,name,id_2\n1,a,2\n");
+    assert!(!case.refusal("t.csv").contains("The header"));
+}
+
+#[test]
 fn a_header_of_years_is_not_a_row() {
     let case = LoadCase::new("");
     case.put("t.csv", "country,2019,2020,2021\nfr,1,2,3\nde,4,5,6\n");
@@ -170,6 +193,19 @@ fn a_json_file_beside_csv_files_is_named() {
     case.put("land/b.json", "{\"id\":2,\"note\":\"y\"}\n");
     let said = case.refusal("land --table t");
     assert!(said.contains("the format is json") && said.contains("b.json"), "{said}");
+}
+
+#[test]
+fn a_text_beside_csv_files_has_the_hint_of_a_pattern() {
+    let case = LoadCase::new("create table t (id int, note text)");
+    case.put("land/m.csv", "id,note\n1,x\n");
+    for name in ["land/a_notes.txt", "land/notes.txt"] {
+        case.put(name, "some words\nand more of them here\n");
+        let said = case.refusal("land --table t").replace("\n      … ", " ");
+        let hint = format!("If \"{name}\" is not data, name the other files by a pattern:");
+        assert!(said.contains(&hint) && said.contains("`'land/*.csv'`"), "{name}: {said}");
+        std::fs::remove_file(case.path(name)).unwrap();
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! A text with the format is spelled again in ISO format, which means the same under every
 //! DateStyle. Nothing is computed but the century of a year of two digits and the hour of a clock
-//! of twelve hours. Whether the day exists is left to the encoder and the server.
+//! of twelve hours. Whether the month has the day is left to the encoder and the server.
 
 use std::fmt;
 use std::sync::Arc;
@@ -141,8 +141,20 @@ impl DateFormat {
         })
     }
 
-    /// Returns the text in ISO format. Returns `None` if the text does not have the format.
+    /// Returns the text in ISO format. Returns `None` if the text does not have the format, or has
+    /// a month or a day of no year.
     pub fn respell(&self, text: &[u8]) -> Option<IsoDate> {
+        let parts = self.read(text)?;
+        let is_in_year = (1..=12).contains(&parts.month) && (1..=31).contains(&parts.day);
+        is_in_year.then(|| parts.to_iso(self.has_time()))
+    }
+
+    /// Returns whether the text has the format, with any numbers.
+    pub fn fits(&self, text: &[u8]) -> bool {
+        self.read(text).is_some()
+    }
+
+    fn read<'a>(&self, text: &'a [u8]) -> Option<DateParts<'a>> {
         let mut rest = text.trim_ascii();
         let mut parts = DateParts::default();
         for item in &self.items {
@@ -157,7 +169,7 @@ impl DateFormat {
                 _ => return None,
             };
         }
-        rest.is_empty().then(|| parts.to_iso(self.has_time()))
+        rest.is_empty().then_some(parts)
     }
 
     fn has(&self, item: FormatItem) -> bool {
@@ -429,8 +441,8 @@ mod tests {
             ("%d.%m.%Y %R %z", "3.2.2024 01:02 -0330", "2024-02-03 01:02:00-03:30"),
             ("%d.%m.%Y %H%z", "3.2.2024 01+05:45", "2024-02-03 01:00:00+05:45"),
             ("%d.%m.%Y %H%z", "3.2.2024 01-05", "2024-02-03 01:00:00-05:00"),
-            // Whether a day exists is for others to say.
-            ("%d.%m.%Y", "99.99.0000", "0000-99-99"),
+            // Whether a month has the day is for others to say.
+            ("%d.%m.%Y", "31.02.0000", "0000-02-31"),
             ("%Y\u{5e74}%m\u{6708}%d", "2024\u{5e74}2\u{6708}3", "2024-02-03"),
             ("100%% %d.%m.%Y", "100% 1.2.2024", "2024-02-01"),
         ] {
@@ -461,6 +473,9 @@ mod tests {
             ("%d.%m.%Y %H%z", "3.2.2024 01+05:4"),
             ("%d.%m.%Y %H%z", "3.2.2024 01 CET"),
             ("%FT%T.%f", "2024-02-03T01:02:03.1234567"),
+            ("%m/%d/%Y", "13/02/2024"),
+            ("%d.%m.%Y", "32.1.2024"),
+            ("%d.%m.%Y", "0.1.2024"),
         ] {
             assert_eq!(iso(pattern, text), None, "{pattern} {text}");
         }

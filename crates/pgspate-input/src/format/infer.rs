@@ -201,7 +201,7 @@ fn names_column(named: &str, column: &str) -> bool {
 /// Returns the class of a value that has this format.
 fn date_class(format: Option<&DateFormat>, value: &[u8]) -> Option<InferredClass> {
     let format = format?;
-    format.respell(value).map(|_| class_of_format(format))
+    format.fits(value).then(|| class_of_format(format))
 }
 
 /// Returns the class of the values of a format.

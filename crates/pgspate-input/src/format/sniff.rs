@@ -131,6 +131,8 @@ pub struct SniffedFormat {
     /// If the first line has one field and most other lines have more: the first character of the
     /// line, and the number of fields of the others. Such a line is a title or a comment.
     pub title: Option<(char, usize)>,
+    /// Whether the first line is empty, and later lines have several fields.
+    pub begins_empty: bool,
     /// The number of columns, or 0 if the sample does not show it.
     pub columns: usize,
     /// The reason of each guess, in words for the user.
@@ -152,6 +154,7 @@ impl SniffedFormat {
             line_end: LineEnd::Lf,
             mark_bytes: 0,
             title: None,
+            begins_empty: false,
             columns: 0,
             evidence: Vec::new(),
         }
@@ -343,6 +346,11 @@ pub(super) fn stem(name: &str) -> &str {
 
 fn is_format_extension(extension: &str) -> bool {
     format_of(extension).is_some() || matches!(extension, "txt" | "tbl" | "psv" | "dat" | "data")
+}
+
+/// Returns whether an extension is that of a format, such as `csv`. `txt` may be anything.
+pub fn names_format(extension: &str) -> bool {
+    format_of(extension).is_some()
 }
 
 fn format_of(extension: &str) -> Option<Format> {

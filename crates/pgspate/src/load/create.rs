@@ -1,6 +1,8 @@
 //! `--create`: creates a table that fits the input. If a later value does not fit its column,
 //! changes the column to a wider type, unless the user has chosen the type.
 
+use std::collections::HashSet;
+
 use serde::Serialize;
 use tokio_postgres::error::SqlState;
 
@@ -71,13 +73,22 @@ impl NewTable {
     /// Returns the table `name` for these columns of an input: their names and inferred types.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] if an option names a column that the input does not have.
+    /// [`ErrorKind::Usage`] if an option names a column that the input does not have, or the input
+    /// has two columns of one name.
     pub(crate) fn of_columns(
         name: &str,
         columns: &[(String, String)],
         options: &NewTableOptions,
     ) -> Result<NewTable> {
         let mut columns = columns.to_vec();
+        let mut names = HashSet::new();
+        if let Some((name, _)) = columns.iter().find(|(name, _)| !names.insert(name.clone())) {
+            return Err(Error::new(
+                ErrorKind::Usage,
+                format!("the input has two columns \"{name}\""),
+            )
+            .hint("Rename one of the columns."));
+        }
         let mut typed_columns = Vec::new();
         for (name, ty) in &options.types {
             let at = find_input_column(&columns, name, "--type")?;
@@ -243,6 +254,26 @@ pub(crate) async fn create_and_roll_back(
     })?;
     let new = NewTable { table: table.sql_name.clone(), ..new };
     Ok((table, new))
+}
+
+/// Reads the table `name`, if its creation failed because another session has created it meanwhile.
+///
+/// # Errors
+/// `error`, with which the creation failed, if there is another reason.
+pub(crate) async fn read_created_meanwhile(
+    connection: &Connection,
+    name: &str,
+    error: Error,
+) -> Result<TargetTable> {
+    const CODES: [SqlState; 3] =
+        [SqlState::UNIQUE_VIOLATION, SqlState::DUPLICATE_TABLE, SqlState::DUPLICATE_OBJECT];
+    if !error.sqlstate().is_some_and(|code| CODES.contains(code)) {
+        return Err(error);
+    }
+    match TargetTable::read(&connection.client, name).await {
+        Ok(Some(table)) => Ok(table),
+        _ => Err(error),
+    }
 }
 
 /// Creates the table; returns its oid.

@@ -208,6 +208,22 @@ impl Load {
         prepare(options, dsn, &runtime)
     }
 
+    /// Returns `None`, so that the load is prepared again, if another session has created the table
+    /// meanwhile. Rows that can be read only once need another run.
+    ///
+    /// # Errors
+    /// `error`, with which the table's creation failed.
+    fn give_way_to_creator(&mut self, error: Error) -> Result<Option<CopyOutcome>> {
+        let (session, table) = (&self.job.control_session, &self.table.sql_name);
+        let reading = create::read_created_meanwhile(&session.connection, table, error);
+        session.runtime.block_on(reading)?;
+        if self.reading.is_stream() || self.member.is_some() {
+            let message = "another session has created the table meanwhile";
+            return Err(Error::new(ErrorKind::Plan, message).hint("Run the same command again."));
+        }
+        Ok(None)
+    }
+
     /// Returns the report, if the ledger says that the input is already loaded.
     fn report_if_loaded(&mut self, watch: &LoadWatch) -> Result<Option<LoadReport>> {
         let JobLookup::Finished(finished) = &self.job.ledger_state.found else { return Ok(None) };
@@ -241,7 +257,10 @@ impl Load {
         let tries_first = self.new_table.is_none() && self.needs_empty_copy();
         match self.new_table {
             Some(_) if self.created_oid.is_none() => {
-                self.retry_after_connection_loss(&watch.copy, Load::create_table)?
+                match self.retry_after_connection_loss(&watch.copy, Load::create_table) {
+                    Err(error) => return self.give_way_to_creator(error),
+                    Ok(()) => {}
+                }
             }
             None if tries_first => self.try_empty_copy()?,
             _ => {}

@@ -130,8 +130,13 @@ fn inspect(mut options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load
                 let error = create::missing_table_error_with_sql(&new);
                 return Err(runtime.block_on(suggest_table(&connection.client, &name, error)));
             }
-            let (table, new) = runtime.block_on(create::create_and_roll_back(connection, new))?;
-            (table, Some(new))
+            match runtime.block_on(create::create_and_roll_back(connection, new)) {
+                Ok((table, new)) => (table, Some(new)),
+                Err(error) => {
+                    let reading = create::read_created_meanwhile(connection, &name, error);
+                    (runtime.block_on(reading)?, None)
+                }
+            }
         }
     };
     let to_add = match new_table {

@@ -122,7 +122,12 @@ pub(super) fn plan_columns(
         });
     }
     if planned.is_empty() {
-        let message = format!("no field of the input is a column of \"{}\"", table.name);
+        let is_empty = input.types.as_ref().is_some_and(Vec::is_empty);
+        let message = match &input.names {
+            _ if !is_empty => format!("no field of the input is a column of \"{}\"", table.name),
+            Some(_) => "the input has no columns".to_owned(),
+            None => "the input has no rows that show its columns".to_owned(),
+        };
         return Err(Error::new(ErrorKind::Plan, message));
     }
     for name in &request.force_null {

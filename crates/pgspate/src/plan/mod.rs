@@ -23,6 +23,7 @@ pub use atomic::{AtomicMethod, AtomicPlan, ReplaceMode};
 pub use columns::{ColumnRoute, OmittedColumn, PlannedColumn, match_fields};
 pub(crate) use constants::{check_encoding, constant_names};
 pub(crate) use date_formats::hint_date_format;
+pub(crate) use encoding::encoding_name_hint;
 pub(crate) use explain::describe_route;
 pub(crate) use lanes::one_statement_reason;
 pub use maintenance::{AutoChoice, IndexChoice, MaintenancePlan};

@@ -2,17 +2,24 @@
 
 use tokio_postgres::error::SqlState;
 
-use super::SniffedInputs;
-use crate::Error;
-use crate::plan::RowPlan;
+use super::{RecordShape, SniffedInputs, raw_names};
+use crate::format::delimited::{Eol, parse_records};
+use crate::format::sniff::names_format;
+use crate::plan::{RowPlan, encoding_name_hint};
+use crate::source::Input;
+use crate::{Error, ErrorKind};
 
 impl SniffedInputs {
     /// Adds a hint to an error about the names or the number of fields, if the first line is a
-    /// title or a comment.
+    /// title, a comment or empty.
     pub(crate) fn hint_title(&self, error: Error) -> Error {
         const OF_FIELDS: [SqlState; 2] =
             [SqlState::UNDEFINED_COLUMN, SqlState::BAD_COPY_FILE_FORMAT];
         let is_of_fields = error.sqlstate().is_some_and(|code| OF_FIELDS.contains(code));
+        if is_of_fields && self.sniffed.begins_empty {
+            return error
+                .hint_also("The first line is empty. Skip such lines with `--skip-blank-lines`.");
+        }
         let Some((first, fields)) = self.sniffed.title.filter(|_| is_of_fields) else {
             return error;
         };
@@ -35,17 +42,77 @@ impl SniffedInputs {
                 "If the first line is a row, load with `--header no`: it was taken for a header, \
                  although {doubt}."
             )),
-            _ => self.hint_title(error),
+            _ => self.hint_title(self.hint_repeated_name(error)),
+        }
+    }
+
+    /// Adds a hint to the error that a name is not a column, if the header does not have the name.
+    /// Names are made if the header repeats a name or leaves it empty.
+    fn hint_repeated_name(&self, error: Error) -> Error {
+        let RecordShape::Delimited { dialect, header: Some(made), .. } = &self.shape else {
+            return error;
+        };
+        let eol = Eol::from(self.sniffed.line_end);
+        let Some(read) = parse_records(dialect, eol, &self.header_line, true, 1).pop() else {
+            return error;
+        };
+        let read: Vec<_> = read.into_iter().map(Option::unwrap_or_default).collect();
+        let message = error.to_string();
+        let unknown = |name: &str| message.starts_with(&format!("column \"{name}\" of relation"));
+        let nth = made.iter().position(|name| unknown(name));
+        let Some((nth, name)) = nth.and_then(|nth| Some((nth, raw_names(&read).get(nth)?.clone())))
+        else {
+            return error;
+        };
+        let why = match name.trim() {
+            same if *same == made[nth] => return error,
+            "" => format!("Field {} of the header has no name.", nth + 1),
+            name => format!("The header has \"{name}\" more than once."),
+        };
+        match error.hint_text().map(str::to_owned) {
+            Some(how) => error.hint(format!("{why} {how}")),
+            None => error.hint(why),
         }
     }
 }
 
-/// Adds a hint about `--encoding` to the server's error about bytes that are not UTF-8. No encoding
-/// allows NUL bytes.
+/// Adds a hint to the error that `input` does not fit the others: a pattern that names them alone.
+/// They must have the extension of a format, and `input` must not.
+pub(super) fn hint_pattern(error: Error, input: &Input, inputs: &[Input]) -> Error {
+    if error.kind() == ErrorKind::Source {
+        return error;
+    }
+    let is_named = |it: &&Input| it.extension().is_some_and(|it| names_format(&it));
+    let Some(other) = inputs.iter().find(is_named).filter(|_| !is_named(&input)) else {
+        return error;
+    };
+    let name = other.name();
+    let folder = name.rfind('/').map_or("", |slash| &name[..=slash]);
+    let extension = other.extension().unwrap_or_default();
+    error.hint_also(&format!(
+        "If \"{}\" is not data, name the other files by a pattern: `'{folder}*.{extension}'`.",
+        input.name()
+    ))
+}
+
+/// Adds a hint to the server's error that `name` is not the name of an encoding.
+pub(crate) fn hint_encoding_name(error: Error, name: &str) -> Error {
+    // The message is translated, but for the name of COPY's option.
+    let is_of_name = error.sqlstate() == Some(&SqlState::INVALID_PARAMETER_VALUE)
+        && error.messages().iter().any(|it| it.contains("encoding"));
+    match is_of_name {
+        true => error.hint(encoding_name_hint(name)),
+        false => error,
+    }
+}
+
+/// Adds a hint about `--encoding` to the server's error about a name that is no encoding, or about
+/// bytes that are not UTF-8. No encoding allows NUL bytes.
 pub(crate) fn hint_encoding(error: Error, plan: &RowPlan) -> Error {
-    let is_utf8 = plan.encoding.is_none();
-    let is_not_utf8 = is_utf8 && error.sqlstate() == Some(&SqlState::CHARACTER_NOT_IN_REPERTOIRE);
-    if !is_not_utf8 {
+    if let Some(name) = &plan.encoding {
+        return hint_encoding_name(error, name);
+    }
+    if error.sqlstate() != Some(&SqlState::CHARACTER_NOT_IN_REPERTOIRE) {
         return error;
     }
     if error.messages().iter().any(|it| it.contains("0x00")) {

@@ -26,7 +26,8 @@ use arrow_schema::{Field, SchemaRef};
 use serde_json::{Map, Value};
 
 pub(crate) use constants::check_constants;
-pub(crate) use hints::hint_encoding;
+use hints::hint_pattern;
+pub(crate) use hints::{hint_encoding, hint_encoding_name};
 pub use options::{InputOrigin, ReadingOptions};
 pub use sample::SAMPLE_BYTES;
 pub use sniff_inputs::{dialect, read_schema};
@@ -244,8 +245,10 @@ impl SniffedInputs {
             RecordShape::Delimited { dialect, .. } => {
                 let (dialect, header, map) = (dialect.clone(), self.sniffed.header, map.clone());
                 let options = CutOptions { dialect, header, chunk_bytes, map };
-                let reader = self.check_later_input(index, reader()?)?;
-                Box::new(DelimitedCutter::open(input.name(), reader, options)?)
+                let cutter = self
+                    .check_later_input(index, reader()?)
+                    .and_then(|reader| DelimitedCutter::open(input.name(), reader, options));
+                Box::new(cutter.map_err(|error| hint_pattern(error, input, &self.inputs))?)
             }
             RecordShape::Keyed { format, .. } => {
                 let input = KeyedInput { name: input.name().to_owned(), reader: reader()? };

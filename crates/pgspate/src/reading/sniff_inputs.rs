@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use arrow_schema::SchemaRef;
 
+use super::hints::hint_pattern;
 use super::later_input::GuessedDialect;
 use super::options::{InputOrigin, ReadingOptions};
 use super::{BatchOrigin, RecordShape, SniffedInputs, raw_names, sample, with_input_name};
@@ -95,7 +96,7 @@ fn sniff_sample(
     let expected_names = options.rows.columns.as_deref().or(table_columns);
     let lines = &*without_skipped_lines(sample, options.comment, options.skip_blank_lines);
     let sniffed = sniff(input.name(), lines, is_complete, expected_names, &options.read)
-        .map_err(|error| with_input_name(error, input))?;
+        .map_err(|error| hint_pattern(with_input_name(error, input), input, inputs))?;
     let header_guess = judge_header_doubt(&sniffed, table_columns, options)
         .map_err(|error| with_input_name(error, input))?;
     let wants_types = table_columns.is_none() || options.rows.add_columns;

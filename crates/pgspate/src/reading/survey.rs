@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use super::{InputOrigin, ReadingOptions, SniffedInputs};
+use super::{InputOrigin, ReadingOptions, SniffedInputs, hint_encoding_name};
 use crate::fleet::FleetEntry;
 use crate::job::ControlSession;
 use crate::numbers::counted;
@@ -286,7 +286,8 @@ async fn decode_name(
     let sql = "select convert_from($1, $2)";
     let what = "could not read the names in the header";
     let row = connection.client.fetch_one(sql, &[&name, &encoding]).await;
-    Ok(row.map_err(server_error(what.to_owned()))?.get(0))
+    let failed = server_error(what.to_owned());
+    Ok(row.map_err(|error| hint_encoding_name(failed(error), encoding))?.get(0))
 }
 
 /// Returns the table's name: the user's name, or a name made from the first input's name.

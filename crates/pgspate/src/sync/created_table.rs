@@ -28,7 +28,8 @@ pub(super) struct CreatedTable {
 
 impl CreatedTable {
     /// Creates the table `name` for the inferred columns of the source. Without another choice, the
-    /// key of the sync becomes the primary key.
+    /// key of the sync becomes the primary key. Returns the table alone if another session has
+    /// created it meanwhile.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] if an option names a column that the source does not have. The server's
@@ -39,7 +40,7 @@ impl CreatedTable {
         columns: &[(String, String)],
         options: &SyncOptions,
         (dsn, runtime): (Dsn, Handle),
-    ) -> Result<(TargetTable, CreatedTable)> {
+    ) -> Result<(TargetTable, Option<CreatedTable>)> {
         let mut choices = NewTableOptions::clone(&options.new_table);
         if choices.primary_key.is_empty() {
             choices.primary_key.clone_from(&options.key);
@@ -49,7 +50,7 @@ impl CreatedTable {
                 .hint("Name the columns that identify a row with `--key`."));
         }
         let new = NewTable::of_columns(name, columns, &choices)?;
-        let (table, new, oid) = runtime.block_on(async {
+        let created = runtime.block_on(async {
             create::check_types(connection, &choices.types).await?;
             let (mut table, new) = create::create_and_roll_back(connection, new).await?;
             let oid = create::create(connection, &new).await?;
@@ -57,8 +58,16 @@ impl CreatedTable {
                 table = created;
             }
             Ok::<_, Error>((table, new, oid))
-        })?;
-        Ok((table, CreatedTable { new, oid, dsn, runtime, is_kept: false }))
+        });
+        match created {
+            Ok((table, new, oid)) => {
+                Ok((table, Some(CreatedTable { new, oid, dsn, runtime, is_kept: false })))
+            }
+            Err(error) => {
+                let reading = create::read_created_meanwhile(connection, name, error);
+                Ok((runtime.block_on(reading)?, None))
+            }
+        }
     }
 
     /// Keeps the table.

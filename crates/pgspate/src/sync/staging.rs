@@ -88,9 +88,7 @@ impl Staging {
                     return Err(runtime.block_on(suggest_table(client, &name, error)));
                 }
                 let server = (control_session.dsn.clone(), runtime.clone());
-                let (table, created) =
-                    CreatedTable::create(connection, &name, &reading.inferred, options, server)?;
-                (table, Some(created))
+                CreatedTable::create(connection, &name, &reading.inferred, options, server)?
             }
         };
         let to_add = match created {

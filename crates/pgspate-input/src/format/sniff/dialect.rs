@@ -59,11 +59,14 @@ pub(super) fn sniff_dialect(
     }
     choose_quotes(&sample, given, sniffed);
     let mut records = sample.split(sniffed.delimiter, sniffed.quote, sniffed.escape).records;
-    records.retain(|record| record.len() > 1 || !record[0].text.is_empty());
+    let is_empty = |record: &Vec<SampleField>| record.len() == 1 && record[0].text.is_empty();
+    let begins_empty = records.first().is_some_and(is_empty);
+    records.retain(|record| !is_empty(record));
     sniffed.title = find_title(&records);
     detect_trailing_delimiter(&mut records, known, sniffed);
     detect_null(&records, given, sniffed);
     sniffed.columns = records.first().map_or(0, Vec::len);
+    sniffed.begins_empty = begins_empty && sniffed.columns > 1;
     detect_header(&records, known, given, sniffed);
     if !complete && sniffed.header_doubt == Some(ONLY_LINE) {
         sniffed.header_doubt = Some("the first 256 KiB have no other whole line");
