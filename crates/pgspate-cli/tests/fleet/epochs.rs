@@ -120,8 +120,8 @@ fn an_epoch_waits_for_the_epoch_before() {
     assert!(!begin(&scene, 4).unwrap().is_complete);
 }
 
-/// An abort raises the fence before it drops the stage. It may be interrupted in between, or may not
-/// get the lock on the stage.
+/// An abort raises the fence before it drops the stage. It may be interrupted in between, or may
+/// not get the lock on the stage.
 #[test]
 fn an_epoch_goes_on_after_an_abort_that_failed() {
     let scene = DriverScene::new();

@@ -17,10 +17,11 @@ const CHUNKED: &str = "t.csv --commit chunk --lanes 1 --rebuild-indexes never --
 
 /// Renames the table, and gives its name to an empty table.
 const REPLACE: &str = "begin; lock table t in access exclusive mode; \
-                       alter table t rename to t_old; create table t (like t_old including all); commit";
+                       alter table t rename to t_old; \
+                       create table t (like t_old including all); commit";
 
-/// A load of five chunks that commits each chunk and waits in the third one for a key, which another
-/// session has inserted without a commit.
+/// A load of five chunks that commits each chunk and waits in the third one for a key, which
+/// another session has inserted without a commit.
 struct HeldLoad {
     child: Child,
     runtime: Runtime,

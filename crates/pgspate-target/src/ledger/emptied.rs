@@ -63,8 +63,9 @@ pub async fn record_emptied_sql(
     if !LedgerSchema::read(client).await?.is_readable() {
         return Ok(String::new());
     }
-    let sql = "select coalesce(has_table_privilege(to_regclass('pgspate.emptied'), 'insert'), false), \
-                      coalesce(has_table_privilege(to_regclass('pgspate.part'), 'delete'), false)";
+    let sql = "select \
+        coalesce(has_table_privilege(to_regclass('pgspate.emptied'), 'insert'), false), \
+        coalesce(has_table_privilege(to_regclass('pgspate.part'), 'delete'), false)";
     let may = client.fetch_one(sql, &[]).await.map_err(ledger_error())?;
     if !may.get::<_, bool>(0) {
         return Ok(String::new());

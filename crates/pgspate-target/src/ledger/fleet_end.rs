@@ -30,8 +30,9 @@ pub async fn fence_off(
 }
 
 /// Returns whether an aborted job stays in the ledger because of parts that its tasks have
-/// committed. A rerun of a named job must find these parts. `pgspate.reject` may have their rejected
-/// rows. Waits for attempts that are sealed. Later ones are refused, as the fence was raised.
+/// committed. A rerun of a named job must find these parts. `pgspate.reject` may have their
+/// rejected rows. Waits for attempts that are sealed. Later ones are refused, as the fence was
+/// raised.
 ///
 /// # Errors
 /// [`ErrorKind::Server`] if the ledger cannot be read, or if an attempt
@@ -52,8 +53,8 @@ pub async fn keeps_committed_parts(client: &Client, job: i64) -> Result<bool> {
     in_transaction(client, look).await
 }
 
-/// Raises the fence of a job that is to be forgotten, so that no driver completes the job. Waits for
-/// a driver that completes it.
+/// Raises the fence of a job that is to be forgotten, so that no driver completes the job. Waits
+/// for a driver that completes it.
 ///
 /// # Errors
 /// [`ErrorKind::Ledger`] if the job has ended meanwhile. [`ErrorKind::Server`] if the ledger cannot

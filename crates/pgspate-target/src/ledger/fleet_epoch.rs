@@ -47,8 +47,8 @@ type JoinedEpoch = (BegunFleetJob, Option<String>);
 ///
 /// # Errors
 /// [`ErrorKind::Ledger`] if the stream belongs to another query or to an untrusted role, or if its
-/// job was begun with other options. Also if an earlier epoch is not complete, or a later one is, or
-/// if an epoch is missing that the query has completed.
+/// job was begun with other options. Also if an earlier epoch is not complete, or a later one is,
+/// or if an epoch is missing that the query has completed.
 /// [`ErrorKind::Server`] if the ledger cannot be written or the stage cannot be created.
 pub async fn join_epoch(
     client: &Client,

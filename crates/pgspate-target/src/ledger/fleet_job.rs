@@ -46,8 +46,8 @@ alter table pgspate.part enable row level security;
 create policy work on pgspate.part using (exists (
     select from pgspate.job where job.job = part.job and IS_OURS))";
 
-/// The bits of a fence that count runs of the driver. The bits above are random, and the same in all
-/// runs of a job. All together fit into the numbers of JSON.
+/// The bits of a fence that count runs of the driver. The bits above are random, and the same in
+/// all runs of a job. All together fit into the numbers of JSON.
 const RUN_BITS: u32 = 20;
 const RANDOM_BITS: u32 = 31;
 

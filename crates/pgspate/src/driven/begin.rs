@@ -261,8 +261,8 @@ async fn read_table(client: &Client, table: &str) -> Result<TargetTable> {
     Err(Error::new(ErrorKind::Plan, message).hint("Use `load` or `sync` in each task."))
 }
 
-/// Aborts a job: nothing is left of it, except parts that are visible already. A named job with such
-/// parts stays in the ledger, so that they are not written again. Does nothing if the job is
+/// Aborts a job: nothing is left of it, except parts that are visible already. A named job with
+/// such parts stays in the ledger, so that they are not written again. Does nothing if the job is
 /// complete. Blocks.
 ///
 /// # Errors
