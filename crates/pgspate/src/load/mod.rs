@@ -257,9 +257,9 @@ impl Load {
         let tries_first = self.new_table.is_none() && self.needs_empty_copy();
         match self.new_table {
             Some(_) if self.created_oid.is_none() => {
-                match self.retry_after_connection_loss(&watch.copy, Load::create_table) {
-                    Err(error) => return self.give_way_to_creator(error),
-                    Ok(()) => {}
+                let created = self.retry_after_connection_loss(&watch.copy, Load::create_table);
+                if let Err(error) = created {
+                    return self.give_way_to_creator(error);
                 }
             }
             None if tries_first => self.try_empty_copy()?,
