@@ -141,8 +141,9 @@ impl Load {
         let connection = self.job.connection();
         let Some(new) = &self.new_table else { return Ok(()) };
         let Some(mut identity) = self.job.identity.clone() else {
-            self.created_oid =
-                Some(self.job.control_session.runtime.block_on(create::create(connection, new))?);
+            let created = create::create(connection, new);
+            let oid = self.job.control_session.runtime.block_on(created)?;
+            (self.created_oid, self.table.oid) = (Some(oid), oid);
             return Ok(());
         };
         let known = &self.job.ledger_state;
@@ -170,7 +171,8 @@ impl Load {
             Ok((oid, opened)) => {
                 self.job.identity = Some(identity);
                 self.job.begin(opened);
-                self.created_oid = Some(oid);
+                // The facts of the table are from a trial that was rolled back.
+                (self.created_oid, self.table.oid) = (Some(oid), oid);
                 Ok(())
             }
             Err(error) => {
