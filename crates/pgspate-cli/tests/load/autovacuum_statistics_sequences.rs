@@ -220,3 +220,11 @@ fn a_load_warns_if_it_may_not_advance_a_sequence() {
     open it with [PSQL] -c 'table public.t limit 10'
     ");
 }
+
+#[test]
+fn a_load_pauses_autovacuum_of_the_table_that_it_creates() {
+    let case = LoadCase::new("");
+    case.put("t.csv", "id,note\n1,a\n2,b\n");
+    case.load("t.csv --create --pause-autovacuum always --quiet").success();
+    assert_eq!((case.value(OPTIONS).as_str(), case.rows("t").len()), ("", 2));
+}
