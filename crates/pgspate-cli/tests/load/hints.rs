@@ -146,8 +146,8 @@ fn names_that_the_header_does_not_have_are_explained() {
     error: column "id_2" of relation "t" does not exist
 
     hint: The header has "id" more than once. Name the columns for the input's fields with
-          … `--columns a,b,...`, skip fields without a column with `--ignore-unknown`, or add
-          … columns with `--add-columns`.
+          … `--columns a,b,...`, skip fields without a column with `--ignore-unknown`, or
+          … add columns with `--add-columns`.
     "#);
     case.put("t.csv", "id,name,\n1,a,2\n");
     assert!(case.refusal("t.csv").contains("Field 3 of the header has no name."));
