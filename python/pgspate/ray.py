@@ -199,7 +199,8 @@ def sync_each(
     now = datetime.datetime.now(datetime.timezone.utc)
     generation = generation or now.strftime("%Y-%m-%dT%H:%M:%S.%f")
     if not items:
-        return FleetReport(fleet_name or table, generation, "sync", table)
+        return FleetReport(fleet=fleet_name or table, generation=generation, command="sync",
+                           table=table)
     common = {**options, "to": server, "fleet": fleet_name or table, "generation": generation,
               "members": len(items), "connections": connections}
 

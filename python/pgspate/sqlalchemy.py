@@ -450,7 +450,7 @@ class _ModelTable:
         default: Any = column.default
         if default is None or default.is_scalar or default.is_callable:
             return default is not None
-        stored = getattr(column.server_default, "arg", None)
+        stored: Any = getattr(column.server_default, "arg", None)
         if column.server_default is None or default.is_sequence:
             return column.server_default is None
         return not hasattr(stored, "compile") or str(
