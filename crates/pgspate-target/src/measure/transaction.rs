@@ -32,7 +32,7 @@ select coalesce(sum(pg_stat_get_xact_tuples_inserted(relid)), 0)::int8,
        coalesce(sum(pg_stat_get_xact_tuples_hot_updated(relid)), 0)::int8,
        current_setting('track_counts') = 'on' and exists (
          select from pg_trigger where tgrelid in (select relid from parts)
-         and tgtype & 3 = 3 and not tgisinternal and tgenabled <> 'D')
+         and tgtype & 3::int2 = 3::int2 and not tgisinternal and tgenabled <> 'D')
 from parts";
 
 impl TransactionCounters {
