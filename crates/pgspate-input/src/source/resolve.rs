@@ -77,9 +77,9 @@ fn check_named_once(inputs: &[Input]) -> Result<()> {
 /// also in the order of the numbers in their names. `c-10` comes before `c-2`.
 fn check_number_order(inputs: &[Input]) -> Result<()> {
     let names = || inputs.iter().map(Input::name);
-    let Some((first, second)) =
-        names().zip(names().skip(1)).find(|(a, b)| by_numbers(a, b) == Ordering::Greater)
-    else {
+    let is_out_of_order =
+        |(a, b): &(&str, &str)| differ_in_numbers(a, b) && by_numbers(a, b) == Ordering::Greater;
+    let Some((first, second)) = names().zip(names().skip(1)).find(is_out_of_order) else {
         return Ok(());
     };
     let message = format!(
@@ -90,6 +90,21 @@ fn check_number_order(inputs: &[Input]) -> Result<()> {
         "Name the files themselves, in the order in which they are to be read. Or pad the numbers \
          with zeros.",
     ))
+}
+
+/// Returns whether the names are equal but for their numbers. Names with hexadecimal digits, such
+/// as UUIDs, have no order by numbers.
+fn differ_in_numbers(mut a: &str, mut b: &str) -> bool {
+    let digits = |byte: char| byte.is_ascii_digit();
+    loop {
+        let (end_of_a, end_of_b) = (a.find(digits), b.find(digits));
+        let (Some(end_of_a), Some(end_of_b)) = (end_of_a, end_of_b) else { return a == b };
+        if a[..end_of_a] != b[..end_of_b] {
+            return false;
+        }
+        a = a[end_of_a..].trim_start_matches(digits);
+        b = b[end_of_b..].trim_start_matches(digits);
+    }
 }
 
 /// Compares two names by their bytes, and runs of digits in them as numbers.
@@ -289,4 +304,20 @@ fn file_path(spec: &str) -> Result<String> {
         Error::new(ErrorKind::Usage, "a file:// source is not a valid file URL")
             .hint("Write file:///PATH, or only the path.")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::differ_in_numbers;
+
+    #[test]
+    fn names_have_an_order_by_numbers_if_nothing_else_differs() {
+        for (one, other) in [("c-2", "c-10"), ("d1/c-2.json", "d2/c-10.json"), ("1", "2")] {
+            assert!(differ_in_numbers(one, other), "{one} {other}");
+        }
+        for (one, other) in [("10ab.json", "3f2e.json"), ("a", "b"), ("c-2", "c-2x"), ("c", "c-1")]
+        {
+            assert!(!differ_in_numbers(one, other), "{one} {other}");
+        }
+    }
 }

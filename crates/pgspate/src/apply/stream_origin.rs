@@ -105,7 +105,16 @@ pub(super) async fn check_files_are_new(
         inputs.iter().filter(|it| it.has_file_name()).map(Input::full_name).collect();
     let connection = dsn.connect("pgspate apply").await?;
     let found = ledger::find_stream_of_files(&connection.client, stream, &files).await;
+    let spelled = inputs.first().map_or("-", Input::name);
+    let older = ledger::read_stream_position(&connection.client, spelled, "").await;
     connection.close().await;
+    if older? != StreamPosition::default() {
+        let message = format!("an earlier version applied \"{spelled}\" as a stream of this name");
+        return Err(Error::new(ErrorKind::Ledger, message).hint(format!(
+            "Add `--stream {spelled}`, which continues that stream. Streams are now named after \
+             the full path of their first file."
+        )));
+    }
     let Some((other, file)) = found? else { return Ok(()) };
     let message = format!("\"{file}\" was applied as part of stream \"{other}\"");
     Err(Error::new(ErrorKind::Ledger, message).hint(format!(

@@ -23,8 +23,7 @@ use pgspate_target::{
 
 /// Begins a job that writes a table. If an earlier run of the driver has begun a job of this name,
 /// begins that job again, and its attempts no longer count. The job of an epoch is joined instead.
-/// `sync` has the options of a job of
-/// [`FleetMode::Sync`]. Blocks.
+/// `sync` has the options of a job of [`FleetMode::Sync`]. Blocks.
 ///
 /// # Errors
 /// [`ErrorKind::Usage`] if the options exclude each other. [`ErrorKind::Plan`] if the table does

@@ -69,8 +69,9 @@ pub struct StreamEpoch {
     /// again.
     pub query: Option<String>,
     /// Whether the query completes every epoch, also one without rows. Then a missing epoch is
-    /// refused, and otherwise it is a warning.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    /// refused, and otherwise it is a warning. Not stored: the ledger compares the options of an
+    /// epoch that is begun again with those of another version.
+    #[serde(default, skip_serializing)]
     pub is_gapless: bool,
 }
 
