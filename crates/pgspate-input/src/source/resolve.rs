@@ -73,8 +73,8 @@ fn check_named_once(inputs: &[Input]) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the inputs of a folder or pattern, which are sorted by the bytes of their names, are
-/// also in the order of the numbers in their names. `c-10` comes before `c-2`.
+/// Checks that the inputs of a folder or pattern are in the order of the numbers in their names.
+/// They are sorted by the bytes of their names, so `c-10` comes before `c-2`.
 fn check_number_order(inputs: &[Input]) -> Result<()> {
     let names = || inputs.iter().map(Input::name);
     let is_out_of_order =

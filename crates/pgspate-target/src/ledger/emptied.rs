@@ -53,8 +53,8 @@ pub(super) fn is_emptied_sql(job: JobId, table_oid: u32) -> String {
 
 /// Returns statements that record that the table is emptied, so that the rows of all jobs except
 /// `except` no longer count. Parts that tasks have committed are forgotten. The statements must run
-/// in the transaction that empties the table.
-/// Returns an empty string without a ledger, or if this role may not write the ledger.
+/// in the transaction that empties the table. Returns an empty string without a ledger, or if this
+/// role may not write the ledger.
 pub async fn record_emptied_sql(
     client: &Client,
     table_oid: u32,

@@ -84,8 +84,8 @@ pub(super) fn stream_name(options: &ApplyOptions, origin: &StreamOrigin) -> Resu
     })
 }
 
-/// Refuses files of another stream. If the first file of a stream is missing, the next one would
-/// begin a stream of its own, and the events of all files would be applied again.
+/// Refuses files of another stream. If the first file of a stream is missing, the next file would
+/// begin a new stream. The events of all files would then be applied again.
 ///
 /// # Errors
 /// [`ErrorKind::Ledger`] if the ledger does not know the stream, and another stream was last read
