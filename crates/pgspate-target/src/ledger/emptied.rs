@@ -8,12 +8,6 @@ use super::job::{JobId, ledger_error};
 use super::trust::LedgerSchema;
 use crate::{Result, TypedQuery};
 
-/// A condition: the table of a job `j` was emptied after the job began, so the job's rows no longer
-/// count.
-pub(super) const IS_EMPTIED: &str = "\
-exists (select from pgspate.emptied e where e.table_oid = j.table_oid and e.upto >= j.job
-        and e.but <> j.job)";
-
 /// Returns whether the table is empty, so that no rows of an earlier run are left.
 pub(super) async fn is_table_empty(client: &Client, identity: &JobIdentity) -> Result<bool> {
     if !identity.keeps_rows {
@@ -42,12 +36,12 @@ pub(super) async fn is_table_empty(client: &Client, identity: &JobIdentity) -> R
 }
 
 /// Returns a condition: the table was emptied after the job started, so that rows of the job do not
-/// count. The transaction must hold a lock on the table that TRUNCATE waits for.
-pub(super) fn is_emptied_sql(job: JobId, table_oid: u32) -> String {
+/// count. `table_oid` and `job` are SQL. A transaction that writes the table's rows must hold a
+/// lock on the table that TRUNCATE waits for.
+pub(super) fn is_emptied_sql(table_oid: &str, job: &str) -> String {
     format!(
-        "exists (select from pgspate.emptied e where e.table_oid = {table_oid}::oid \
-                 and e.upto >= {0} and e.but <> {0})",
-        job.0
+        "exists (select from pgspate.emptied e where e.table_oid = {table_oid} \
+                 and e.upto >= {job} and e.but <> {job})"
     )
 }
 

@@ -234,7 +234,7 @@ async fn begin_again(
                       IS_EMPTIED \
                from pgspate.job j join pgspate.fleet_job f on f.job = j.job where j.key = $1 \
                order by j.job desc limit 1"
-        .replace("IS_EMPTIED", emptied::IS_EMPTIED);
+        .replace("IS_EMPTIED", &emptied::is_emptied_sql("j.table_oid", "j.job"));
     let row = client.fetch_opt(&sql, &[&key, &new.options]).await.map_err(ledger_error())?;
     let Some(row) = row else { return Ok(None) };
     let (job, fence, is_complete): (i64, i64, bool) = (row.get(0), row.get(1), row.get(2));

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use tokio_postgres::{Client, Row};
 
-use super::emptied::IS_EMPTIED;
+use super::emptied::is_emptied_sql;
 use super::identity::JobIdentity;
 use super::job::{JobRecord, ledger_error};
 use super::schema;
@@ -65,7 +65,7 @@ order by p.job";
 pub(super) async fn find_jobs(client: &Client, identity: &JobIdentity) -> Result<Vec<FoundJob>> {
     let keys = identity.file_keys();
     let values: [&dyn crate::TypedParameter; 3] = [&keys, &identity.table_oid, &identity.key()];
-    let sql = FIND_JOBS.replace("IS_EMPTIED", IS_EMPTIED);
+    let sql = FIND_JOBS.replace("IS_EMPTIED", &is_emptied_sql("j.table_oid", "j.job"));
     let rows = client.fetch_all(&sql, &values).await;
     let rows = rows.map_err(|error| schema::with_grant_hint(ledger_error()(error)))?;
     Ok(rows.iter().map(read_found_job).collect())

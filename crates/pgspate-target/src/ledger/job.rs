@@ -77,7 +77,7 @@ impl ChunkRecorder {
                     format!("case when {} then {input} end", table.has_name_sql()),
                     format!(
                         "case when not {} then {position} end",
-                        emptied::is_emptied_sql(*job, table.oid)
+                        emptied::is_emptied_sql(&format!("{}::oid", table.oid), &job.0.to_string())
                     ),
                 ),
                 _ => (input.to_string(), position.to_string()),
