@@ -21,7 +21,7 @@ export async function insert(record, key = randomUUID()) {
       body: JSON.stringify(record),
     }).catch(() => null);
     if (answer?.status === 201) return answer.arrayBuffer();
-    if (answer && answer.status !== 503 && answer.status !== 504) {
+    if (answer && ![429, 503, 504].includes(answer.status)) {
       const error = await answer.json();
       throw new Error(`${error.code}: ${error.message}`);
     }

@@ -1,8 +1,8 @@
 //! Refused requests: status, headers and the body `{code, message, details, hint}`.
 //!
 //! An error of the server has its SQLSTATE as code and PostgREST's status. Any other error has a
-//! word as code. A request with status 503 was not written and may be sent again. A request with
-//! code `outcome_unknown` may have been written.
+//! word as code. A request with status 429 or 503 was not written and may be sent again. A request
+//! with code `outcome_unknown` may have been written.
 
 use axum::body::Body;
 use axum::http::header::{CONNECTION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -55,6 +55,14 @@ impl RequestFault {
         RequestFault { may_retry: true, ..fault }
     }
 
+    /// Returns the fault of a request for which the queue has no room: status 429, as the server is
+    /// well and the clients are too fast. The request was not written.
+    pub(crate) fn full_queue() -> RequestFault {
+        let message = "too many records are waiting";
+        let fault = RequestFault::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message);
+        RequestFault { may_retry: true, ..fault }
+    }
+
     pub(crate) fn hint(self, hint: impl Into<String>) -> RequestFault {
         RequestFault { hint: Some(hint.into()), ..self }
     }
@@ -72,9 +80,7 @@ impl RequestFault {
     pub(crate) fn of_error(error: &Error, has_key: bool) -> RequestFault {
         match error.kind() {
             ErrorKind::OutcomeUnknown => return unknown_outcome(error, has_key),
-            ErrorKind::QueueFull => {
-                return RequestFault::unavailable("queue_full", "too many records are waiting");
-            }
+            ErrorKind::QueueFull => return RequestFault::full_queue(),
             ErrorKind::Connect => {
                 let message = "the server cannot be reached; nothing was written";
                 let fault = RequestFault::unavailable("server_away", message);

@@ -63,7 +63,7 @@ impl BodyRoom {
     /// Takes as much more as is missing for `bytes`. A request that has all the room needs no more.
     ///
     /// # Errors
-    /// Status 503 if there is not enough room now.
+    /// Status 429 if there is not enough room now.
     pub(crate) fn grow_to(&self, bytes: usize) -> Result<(), RequestFault> {
         let mut permits = self.permits.lock().unwrap_or_else(PoisonError::into_inner);
         let missing = self.state.units(bytes) as usize;
@@ -71,7 +71,7 @@ impl BodyRoom {
         if missing > 0 {
             let missing = u32::try_from(missing).unwrap_or(u32::MAX);
             let more = Arc::clone(&self.state.room).try_acquire_many_owned(missing);
-            permits.merge(more.map_err(|_| full_queue())?);
+            permits.merge(more.map_err(|_| RequestFault::full_queue())?);
         }
         Ok(())
     }
@@ -87,10 +87,6 @@ impl AsRef<[u8]> for AnswerText {
     fn as_ref(&self) -> &[u8] {
         self.text.as_bytes()
     }
-}
-
-fn full_queue() -> RequestFault {
-    RequestFault::unavailable("queue_full", "too many records are waiting")
 }
 
 /// Counts something as long as it lives.
@@ -165,18 +161,18 @@ impl ServeState {
     /// states a length and sends nothing holds no more.
     ///
     /// # Errors
-    /// Status 503 if there is no room now, or not enough for the stated length.
+    /// Status 429 if there is no room now, or not enough for the stated length.
     pub(crate) fn open_room(
         self: &Arc<ServeState>,
         stated: Option<usize>,
     ) -> Result<BodyRoom, RequestFault> {
         let has_room = self.room.available_permits() >= self.units(stated.unwrap_or(0)) as usize;
         if self.writer.is_full() || !has_room {
-            return Err(full_queue());
+            return Err(RequestFault::full_queue());
         }
         let first = self.units(stated.unwrap_or(FIRST_BYTES).min(FIRST_BYTES));
         let permits = Arc::clone(&self.room).try_acquire_many_owned(first);
-        let permits = Mutex::new(permits.map_err(|_| full_queue())?);
+        let permits = Mutex::new(permits.map_err(|_| RequestFault::full_queue())?);
         Ok(BodyRoom { state: Arc::clone(self), permits })
     }
 

@@ -56,6 +56,27 @@ fn a_job_of_an_unlogged_table_has_no_name() {
     assert_eq!(scene.complete(&ticket, &[receipt]).unwrap().rows_written, 1);
 }
 
+/// Whoever forgets such a job and keeps its rows gets them twice from the next run.
+#[test]
+fn the_warning_of_an_abandoned_job_names_the_parts_in_the_table() {
+    let scene = DriverScene::new();
+    let by_task = FleetJobOptions { commit: FleetCommit::Task, ..FleetJobOptions::default() };
+    let first = scene.begin_with(None, by_task, None).unwrap();
+    scene.write(&first, 0, 1, 5);
+    let second = scene.begin_with(None, FleetJobOptions::default(), None).unwrap();
+    scene.write(&second, 0, 6, 7);
+    let third = scene.begin_with(None, FleetJobOptions::default(), None).unwrap();
+    let advice = [
+        "delete the rows of the 1 part that its tasks have committed, and run",
+        "if no driver works on it, run",
+    ];
+    for ((warning, advice), job) in third.warnings.iter().zip(advice).zip([&first, &second]) {
+        let forget = format!("{advice} `pgspate status --forget {}`", job.job);
+        assert!(warning.ends_with(&forget), "{warning}");
+    }
+    assert_eq!(third.warnings.len(), 2);
+}
+
 /// A ledger that is created again, or restored from a backup, gives out its numbers again.
 #[test]
 fn a_task_of_an_older_ledger_does_not_write_into_a_job_of_the_same_number() {

@@ -100,7 +100,7 @@ fn a_full_queue_refuses_before_the_body_is_read() {
     });
     let body = format!(r#"{{"id":2,"name":"{}"}}"#, "b".repeat(10_000));
     let refused = scene.post(ROWS, &body);
-    assert_refused(&refused, 503, "queue_full");
+    assert_refused(&refused, 429, "queue_full");
     assert_eq!(refused.header("retry-after"), "1");
     // A small request still fits.
     assert_eq!(scene.post(ROWS, r#"{"id":3,"name":"c"}"#).status, 201);
@@ -156,6 +156,6 @@ fn the_text_of_records_takes_room_and_a_request_may_take_all_of_it() {
     crate::run::wait_until("the room is taken", || {
         scene.process.get("/stats").json()["queued_bytes"].as_u64() > Some(45_000)
     });
-    assert_refused(&scene.post(&path, &records(20)), 503, "queue_full");
+    assert_refused(&scene.post(&path, &records(20)), 429, "queue_full");
     assert_eq!(scene.post(&path, &records(1)).status, 201);
 }

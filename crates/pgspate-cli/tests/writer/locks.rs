@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use pgspate::Result;
 use pgspate::writer::{InsertOutcome, InsertRequest, OnConflict, WriterOptions};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_postgres::{Client, NoTls};
 
@@ -86,6 +87,43 @@ fn others_pass_if_a_single_session_may_wait() {
 #[test]
 fn others_pass_in_a_pipeline() {
     check_others_pass(8, OnConflict::Ignore(Vec::new()));
+}
+
+/// Locks the table again and again by two sessions. So one of them always waits for the other, and
+/// whoever does not wait for its turn never gets the lock. Stops with the returned sender.
+fn keep_locking(scene: &WriterScene, table: &str) -> watch::Sender<bool> {
+    let stop = watch::Sender::new(false);
+    let sql =
+        format!("begin; lock {table} in share row exclusive mode; select pg_sleep(0.04); commit");
+    for _ in 0..2 {
+        let (dsn, sql, stop) = (scene.db.dsn(), sql.clone(), stop.subscribe());
+        scene.runtime.spawn(async move {
+            let (client, connection) = tokio_postgres::connect(&dsn, NoTls).await.unwrap();
+            tokio::spawn(connection);
+            while !*stop.borrow() {
+                client.batch_execute(&sql).await.unwrap();
+            }
+        });
+    }
+    stop
+}
+
+/// With so few connections, one session tries all that waits, and it must also wait itself.
+#[test]
+fn a_single_connection_waits_for_a_lock_that_is_never_free() {
+    let options = WriterOptions { connections: 1, ..short_waits() };
+    let scene = WriterScene::with_options("create table t (id int primary key)", options);
+    let request = into("t", &["id"]);
+    // The table's facts are read and the statement is prepared before it is locked.
+    scene.insert_at_once(&request, &[record(&["0"])]).remove(0).unwrap();
+    let stop = keep_locking(&scene, "t");
+    let waiting = "select count(*) from pg_locks where relation = 't'::regclass and not granted";
+    wait_until("a session waits for the lock", || value(&scene.db, waiting) == "1");
+    let sent = send(&scene, &request, "1", 1).pop().unwrap();
+    assert_eq!(scene.runtime.block_on(sent).unwrap().unwrap().rows, 1);
+    assert!(scene.writer.report().lock_waits > 0);
+    stop.send_replace(true);
+    scene.close();
 }
 
 #[test]

@@ -7,6 +7,7 @@ use super::fleet_stage::end_writers;
 use super::job::{JobId, ledger_error};
 use super::shadow;
 use crate::{Error, ErrorKind, Result, TypedQuery};
+use pgspate_base::numbers::counted;
 
 /// Raises the fence, so that no attempt can seal. Ends the sessions that write into `stage`, the
 /// stage or shadow. Returns false if the job is complete, does not exist, or was begun again.
@@ -92,17 +93,26 @@ pub async fn drop_stage(client: &Client, job: i64, stage: &str) -> Result<()> {
 /// [`ErrorKind::Server`] if the ledger cannot be read, [`ErrorKind::Connect`] if the connection
 /// fails.
 pub async fn abandoned_fleet_jobs(client: &Client, table: u32, job: i64) -> Result<Vec<String>> {
-    let sql = "select j.job, f.name, date_trunc('second', now() - j.started)::text \
+    let sql = "select j.job, f.name, date_trunc('second', now() - j.started)::text, \
+                      (select count(*) from pgspate.part p \
+                       where p.job = j.job and j.options ->> 'commit' = 'task') \
                from pgspate.job j join pgspate.fleet_job f on f.job = j.job \
                where j.table_oid = $1 and j.job <> $2 and j.finished is null order by j.job";
     let rows = client.fetch_all(sql, &[&table, &job]).await.map_err(ledger_error())?;
     let words = rows.iter().map(|row| {
         let (job, name): (i64, Option<&str>) = (row.get(0), row.get(1));
+        let (age, committed): (&str, i64) = (row.get(2), row.get(3));
         let name = name.map_or(String::new(), |name| format!(" \"{name}\""));
+        let advice = match committed.unsigned_abs() {
+            0 => String::new(),
+            parts => {
+                let parts = counted(parts, "part");
+                format!("delete the rows of the {parts} that its tasks have committed, and ")
+            }
+        };
         format!(
-            "job {job}{name} of this table was begun {} ago and is not complete; if no driver \
-             works on it, run `pgspate status --forget {job}`",
-            row.get::<_, &str>(2)
+            "job {job}{name} of this table was begun {age} ago and is not complete; if no driver \
+             works on it, {advice}run `pgspate status --forget {job}`"
         )
     });
     Ok(words.collect())

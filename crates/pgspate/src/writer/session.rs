@@ -104,6 +104,14 @@ impl RecordSession {
         self.connection.close().await;
     }
 
+    /// Changes how long a statement waits for a lock: `millis`, or without limit if that is 0.
+    pub(super) async fn limit_lock_wait(&mut self, millis: i32) -> Result<()> {
+        self.lock_timeout = millis;
+        let set = format!("set lock_timeout = {millis}");
+        let failed = server_error("could not change lock_timeout".to_owned());
+        self.connection.client.batch_execute(&set).await.map_err(failed)
+    }
+
     /// Writes several units by one statement, which commits. All of them are written, or none.
     pub(super) async fn write_set(
         &mut self,

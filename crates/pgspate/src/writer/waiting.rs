@@ -1,8 +1,9 @@
 //! Sessions for units that wait for locks of other sessions, so that no lane waits with them.
 //!
 //! Most of these sessions wait for one unit each, as long as the writer's options say. Further
-//! units are parked. The last session tries the parked units in turn, and waits for none of them.
-//! So a unit whose lock is free is written although others wait for a lock that is held for long.
+//! units are parked. The last session tries the parked units in turn. So a unit whose lock is free
+//! is written although others wait for a lock that is held for long. Between two rounds of tries
+//! this session waits for the oldest units, so that a lock that is never free for long is got too.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,8 +20,8 @@ use pgspate_target::session::ReconnectBackoff;
 
 /// The most calls that are tried at once.
 const TRIED_CALLS_MAX: usize = 1000;
-/// The pause before parked calls are tried again, as a multiple of the time of the last try. Each
-/// try of a locked record is a line in the server's log.
+/// The time between two rounds of tries, as a multiple of the time of the last round. Each try of a
+/// locked record is a line in the server's log.
 const PAUSE_FACTOR: u32 = 10;
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
@@ -159,8 +160,12 @@ impl WaitingSessions {
         let mut session = None;
         let mut backoff = ReconnectBackoff::new(core.options.limits.retry_for);
         let mut pause = PAUSE_MIN;
+        let mut lost = None;
         loop {
-            let _ = tokio::time::timeout(pause, self.closing.notified()).await;
+            match lost.take() {
+                Some(pause) => self.sleep(pause).await,
+                None => lost = self.wait_for_oldest(core, &mut session, pause, &mut backoff).await,
+            }
             if self.parked().calls.is_empty()
                 && let Some(session) = session.take()
             {
@@ -176,16 +181,51 @@ impl WaitingSessions {
                 parked.calls.drain(..count).collect()
             };
             let began = Instant::now();
-            let mut lost = None;
             for calls in by_shape(calls) {
                 lost = self.try_calls(core, &mut session, calls, &mut backoff).await.or(lost);
             }
             if lost.is_none() {
                 backoff = ReconnectBackoff::new(core.options.limits.retry_for);
             }
-            let usual = (began.elapsed() * PAUSE_FACTOR).clamp(PAUSE_MIN, PAUSE_MAX);
-            pause = lost.unwrap_or(usual);
+            pause = (began.elapsed() * PAUSE_FACTOR).clamp(PAUSE_MIN, PAUSE_MAX);
         }
+    }
+
+    /// Waits for the locks of the oldest parked calls, one after the other, for as long as `pause`.
+    /// Returns a pause if the server could not be reached.
+    async fn wait_for_oldest(
+        &self,
+        core: &Arc<WriterCore>,
+        session: &mut Option<RecordSession>,
+        pause: Duration,
+        backoff: &mut ReconnectBackoff,
+    ) -> Option<Duration> {
+        let end = Instant::now() + pause;
+        let mut lost = None;
+        while lost.is_none() {
+            let left = end.saturating_duration_since(Instant::now());
+            let is_short = left < Duration::from_millis(LANE_LOCK_TIMEOUT.unsigned_abs().into());
+            let oldest = if is_short { None } else { self.parked().calls.pop_front() };
+            let Some(call) = oldest else {
+                self.sleep(left).await;
+                break;
+            };
+            if let Some(session) = session {
+                let millis = i32::try_from(left.as_millis()).unwrap_or(i32::MAX);
+                // A lost session is noticed by the next statement.
+                let _ = session.limit_lock_wait(millis).await;
+            }
+            lost = self.try_calls(core, session, vec![call], backoff).await;
+        }
+        if let Some(session) = session {
+            let _ = session.limit_lock_wait(LANE_LOCK_TIMEOUT).await;
+        }
+        lost
+    }
+
+    /// Sleeps, unless the writer closes.
+    async fn sleep(&self, pause: Duration) {
+        let _ = tokio::time::timeout(pause, self.closing.notified()).await;
     }
 
     /// Tries the first unit of calls of one shape. Calls that are locked still are parked again.

@@ -116,9 +116,16 @@ impl RoutedTable {
                 (None, UnknownColumns::Add) => {
                     self.facts = Arc::new(self.facts.with_column(name));
                     self.named_columns.push(false);
+                    let table = &self.facts.table;
+                    if table.commits_across_nodes {
+                        // ALTER TABLE on Citus first locks the table as a reader. It would deadlock
+                        // with a session that has read the table and wants the table for itself.
+                        let lock = "in access exclusive mode";
+                        column_additions.push(format!("lock table only {} {lock}", table.sql_name));
+                    }
                     column_additions.push(format!(
                         "alter table {} add column if not exists {} text",
-                        self.facts.table.sql_name,
+                        table.sql_name,
                         quote_ident(name)
                     ));
                     Some(self.facts.columns.len() - 1)
