@@ -60,6 +60,7 @@ class Writer(WriterBase):
         self._opening = asyncio.Lock()
         self._closing: asyncio.Task[WriterReport] | None = None
         self._waiting: dict[int, asyncio.Future[list[Any]]] = {}
+        self._is_send_due = False
         self._numbers = itertools.count()
 
     async def _open(self) -> _pgspate.RecordWriter:
@@ -85,6 +86,12 @@ class Writer(WriterBase):
                 future.set_result(outcomes)
             else:
                 future.set_exception(error)
+
+    def _send(self) -> None:
+        """Sends the calls of all tasks that have run in this turn of the event loop."""
+        self._is_send_due = False
+        if self._engine is not None:
+            self._engine.send()
 
     def _expect_answer(self) -> tuple[int, asyncio.Future[list[Any]]]:
         """Returns the number of a call, and the future that gets the call's answer."""
@@ -211,6 +218,9 @@ class Writer(WriterBase):
             except BaseException:
                 del self._waiting[number]
                 raise
+            if reader is not None and not self._is_send_due:
+                self._is_send_due = True
+                future.get_loop().call_soon(self._send)
             outcomes = await future
             # Without a reader, the table was not known yet, and nothing was written.
             if reader is not None:

@@ -3,6 +3,7 @@
 //! A record's values are converted as those of `load` (see `value_text`), so that both store the
 //! same value.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -123,11 +124,11 @@ impl InsertPlan {
         let first = rows.get_item(0)?;
         let (mut reader, known, names) = self.find_known(&first)?;
         let request = match &known {
-            Some(known) => known.shape.request.clone(),
-            None => InsertRequest { columns: names, ..self.request.clone() },
+            Some(known) => Cow::Borrowed(&known.shape.request),
+            None => Cow::Owned(InsertRequest { columns: names, ..self.request.clone() }),
         };
         let Some(shape) = tools.writer.kept_shape(&request) else {
-            return Ok(EncodedCall::NeedsShape(request));
+            return Ok(EncodedCall::NeedsShape(request.into_owned()));
         };
         let known = match known.filter(|known| Arc::ptr_eq(&known.shape, &shape)) {
             Some(known) => known,

@@ -1,9 +1,11 @@
 //! The writer for Python: single records of many threads, or of many tasks of one event loop.
 //!
 //! A writer's runtime has its own threads. A forked process has none of them, so it must open a
-//! writer of its own. No thread of the runtime runs Python code. For an event loop, answers are
-//! kept until the loop takes them; a byte in a socket wakes the loop when the first one is kept. So
-//! answers that arrive together wake the loop once.
+//! writer of its own. No thread of the runtime runs Python code.
+//!
+//! Waking a thread costs more than encoding a record. So an event loop encodes the calls of all
+//! tasks that run in one turn, and then sends them to the runtime together. Answers are kept until
+//! the loop takes them. A byte in a socket wakes the loop when the first one is kept.
 
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
@@ -11,6 +13,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use pgspate::session::WaitLimits;
 use pgspate::writer::{EncodedRows, InsertOutcome, InsertShape, Writer, WriterOptions};
 use pgspate::{Error, ErrorKind, Result};
@@ -54,10 +58,18 @@ struct WriterEngine {
     writer: Arc<Writer>,
     runtime: Runtime,
     answers: Arc<AnswerQueue>,
+    unsent: Mutex<Vec<UnsentCall>>,
     /// The Python function that returns the reader for returned columns.
     make_reader: Py<PyAny>,
     /// Value writers that no call uses now.
     text_writers: Mutex<Vec<ValueTextWriter>>,
+}
+
+/// A call that an event loop has encoded and not sent yet.
+struct UnsentCall {
+    number: u64,
+    shape: Arc<InsertShape>,
+    records: Vec<EncodedRows>,
 }
 
 /// The outcomes of a call: one for each independent part.
@@ -78,14 +90,15 @@ impl RecordWriter {
     ) -> PyResult<RecordWriter> {
         let opened = py.detach(|| {
             let options = settings.into_options()?;
-            let runtime = pgspate_cli::runtime()?;
+            let runtime = start_runtime()?;
             let dsn = pgspate_cli::server(to.as_deref(), true)?;
             let writer = runtime.block_on(Writer::open(dsn, options, runtime.handle()))?;
             Ok((Arc::new(writer), runtime, Arc::new(AnswerQueue::new()?)))
         });
         let (writer, runtime, answers) = opened.map_err(|error| to_exception(py, &error))?;
         let text_writers = Mutex::default();
-        let engine = WriterEngine { writer, runtime, answers, make_reader, text_writers };
+        let unsent = Mutex::default();
+        let engine = WriterEngine { writer, runtime, answers, unsent, make_reader, text_writers };
         Ok(RecordWriter { engine: Some(engine), pid: std::process::id() })
     }
 
@@ -114,9 +127,9 @@ impl RecordWriter {
         }
     }
 
-    /// Begins to write records. Returns the reader of returned rows; `take` returns the outcomes
-    /// with this number. Without a result, nothing is written yet: `take` returns the number when
-    /// the table is known, and then this must be called again.
+    /// Encodes records, for the next `send`. Returns the reader of returned rows; `take` returns the
+    /// outcomes with this number. Without a result, nothing will be written: `take` returns the
+    /// number when the table is known, and then this must be called again.
     fn start(
         &self,
         plan: &Bound<'_, InsertPlan>,
@@ -126,15 +139,14 @@ impl RecordWriter {
     ) -> PyResult<Option<Py<PyAny>>> {
         let py = plan.py();
         let engine = self.engine(py)?;
-        let answers = engine.answers.clone();
         Ok(match engine.encode(plan.get(), rows, parts)? {
             EncodedCall::Ready(known, records) => {
-                let inserted = engine.insert(known.shape.clone(), records);
-                engine.runtime.spawn(async move { answers.put(number, inserted.await) });
+                let shape = known.shape.clone();
+                lock(&engine.unsent).push(UnsentCall { number, shape, records });
                 Some(known.reader.clone_ref(py))
             }
             EncodedCall::NeedsShape(request) => {
-                let writer = engine.writer.clone();
+                let (writer, answers) = (engine.writer.clone(), engine.answers.clone());
                 engine.runtime.spawn(async move {
                     let known = writer.shape(&request).await;
                     answers.put(number, known.map(|_| Vec::new()));
@@ -142,6 +154,24 @@ impl RecordWriter {
                 None
             }
         })
+    }
+
+    /// Sends the encoded calls, in their order.
+    fn send(&self, py: Python<'_>) -> PyResult<()> {
+        let engine = self.engine(py)?;
+        let calls = std::mem::take(&mut *lock(&engine.unsent));
+        let answers = engine.answers.clone();
+        let insert = |call: UnsentCall| {
+            let inserted = engine.insert(call.shape, call.records);
+            async move { (call.number, inserted.await) }
+        };
+        let mut inserting: FuturesUnordered<_> = calls.into_iter().map(insert).collect();
+        engine.runtime.spawn(async move {
+            while let Some((number, outcomes)) = inserting.next().await {
+                answers.put(number, outcomes);
+            }
+        });
+        Ok(())
     }
 
     /// Returns the answers that have arrived: number, error if the whole call failed, and outcomes.
@@ -287,6 +317,14 @@ impl RecordWriterSettings {
             ..WriterOptions::default()
         })
     }
+}
+
+/// Starts the runtime of a writer, with one thread. It does little for each record, and passing work
+/// from one thread to another costs more.
+fn start_runtime() -> Result<Runtime> {
+    let builder = &mut tokio::runtime::Builder::new_multi_thread();
+    let started = builder.worker_threads(1).enable_all().build();
+    started.map_err(|error| Error::new(ErrorKind::Bug, "could not start a thread").because(error))
 }
 
 /// Answers that an event loop has not taken yet.
