@@ -40,8 +40,8 @@ COLUMN_NAMES = ", ".join(column.name for column in LINEITEM_COLUMNS)
 class Trials:
     """Trials of ways to write, all on one server."""
 
-    def __init__(self, server: Server):
-        self.server = server
+    def __init__(self, server: Server, out: Path | None):
+        self.server, self.out = server, out
         self.dsn = f"postgresql://{USER}@127.0.0.1:{server.port}/{DATABASE}"
         self.done: list[dict] = []
 
@@ -74,6 +74,9 @@ class Trials:
                  "load": load}
         self.done.append(trial)
         print(json.dumps(trial), flush=True)
+        if self.out:
+            with self.out.open("a") as file:
+                file.write(json.dumps(trial) + "\n")
 
     @contextmanager
     def _sampled_connections(self) -> Iterator[list[int]]:
@@ -96,7 +99,10 @@ class Trials:
             thread.join()
 
     def tables(self) -> str:
-        """Returns a Markdown table of medians for each group, relative to its first way."""
+        """Returns a Markdown table of medians for each group, relative to its first way.
+
+        Ways that write no rows are compared by their time alone.
+        """
         lines = []
         for group in dict.fromkeys(trial["group"] for trial in self.done):
             lines += ["", group, "", "| way | rows | wall, s | rows/s | times | server CPU, µs/row "
@@ -110,10 +116,11 @@ class Trials:
                 cpu = statistics.median(trial["server_cpu"] for trial in ours)
                 wal = statistics.median(trial["wal_bytes"] for trial in ours)
                 first = first or rows / wall
-                lines.append(
-                    f"| {way} | {rows:,} | {wall:.2f} | {rows / wall:,.0f} "
-                    f"| {rows / wall / first:.2f} | {cpu / rows * 1e6:.2f} | {wal / rows:.0f} "
-                    f"| {max(trial['connections'] for trial in ours)} |")
+                figures = "– | – | – | –" if not first else (
+                    f"{rows / wall:,.0f} | {rows / wall / first:.2f} | {cpu / rows * 1e6:.2f} "
+                    f"| {wal / rows:.0f}")
+                lines.append(f"| {way} | {rows:,} | {wall:.2f} | {figures} "
+                             f"| {max(trial['connections'] for trial in ours)} |")
         return "\n".join(lines)
 
 
@@ -220,19 +227,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="number of rounds (default 3)")
     parser.add_argument("--cache", type=Path, default=Path("target/bench-fleet"))
     parser.add_argument("--pg-bin", help="folder that contains postgres and initdb")
-    parser.add_argument("--out", type=Path, help="file for the trials, one JSON line each")
+    parser.add_argument("--out", type=Path, help="file to which each trial adds a line of JSON")
     args = parser.parse_args()
     os.environ.update(SPARK_LOCAL_IP="127.0.0.1", PYSPARK_PYTHON=sys.executable)
     rows = pyarrow.parquet.read_metadata(args.lineitem).num_rows
     places = Places(args.cache, find_pg_bin(args.pg_bin), Path(sys.executable))
     with Server(places, listens_on_tcp=True) as server:
         print(f"PostgreSQL {server.sql('show server_version')[0][0]}", flush=True)
-        trials = Trials(server)
+        trials = Trials(server, args.out)
         measure_spark(trials, args, rows)
         measure_ray(trials, args)
     print(trials.tables())
-    if args.out:
-        args.out.write_text("".join(json.dumps(trial) + "\n" for trial in trials.done))
 
 
 def measure_spark(trials: Trials, args: argparse.Namespace, rows: int) -> None:
