@@ -37,11 +37,11 @@ pub(super) struct JsonRecords {
 
 impl JsonRecords {
     /// Finds the objects of a body: one object, an array of objects, or with `lines` an object in
-    /// each line. An invalid line is kept as such.
+    /// each line. With `each`, an invalid line is kept as such.
     ///
     /// # Errors
-    /// If the body is not valid, or has more than `most` records.
-    pub(super) fn find(body: &[u8], lines: bool, most: usize) -> Result<JsonRecords, RequestFault> {
+    /// If the body is not valid, or has too many records.
+    pub(super) fn find(body: &[u8], lines: bool, each: bool) -> Result<JsonRecords, RequestFault> {
         if std::str::from_utf8(body).is_err() {
             return Err(invalid("the body is not valid UTF-8"));
         }
@@ -52,13 +52,13 @@ impl JsonRecords {
         let mut found = JsonRecords::default();
         let start = if body.starts_with(b"\xEF\xBB\xBF") { 3 } else { 0 };
         match lines {
-            true => found.find_lines(body, start, most)?,
-            false => found.find_values(body, start, most)?,
+            true => found.find_lines(body, start, each)?,
+            false => found.find_values(body, start, each)?,
         }
         Ok(found)
     }
 
-    fn find_lines(&mut self, body: &[u8], start: usize, most: usize) -> Result<(), RequestFault> {
+    fn find_lines(&mut self, body: &[u8], start: usize, each: bool) -> Result<(), RequestFault> {
         let mut at = start;
         for (nth, line) in body[start..].split(|byte| *byte == b'\n').enumerate() {
             let first = skip_space(line, 0);
@@ -71,7 +71,7 @@ impl JsonRecords {
                 });
                 let place = |fault: RequestFault| {
                     let details = fault.details.clone().unwrap_or_default();
-                    Box::new(fault.details(format!("line {}, {details}", nth + 1)))
+                    fault.details(format!("line {}, {details}", nth + 1))
                 };
                 let offset = at as u32;
                 let shift = |it: JsonItem| JsonItem {
@@ -79,19 +79,24 @@ impl JsonRecords {
                     end: it.end + offset,
                     kind: it.kind,
                 };
-                self.push(item.map(shift).map_err(place), most)?;
+                let item = match item.map(shift).map_err(place) {
+                    // A fault is larger than a line, and the first one refuses all lines.
+                    Err(fault) if !each => return Err(fault),
+                    item => item.map_err(Box::new),
+                };
+                self.push(item, each)?;
             }
             at += line.len() + 1;
         }
         Ok(())
     }
 
-    fn find_values(&mut self, body: &[u8], start: usize, most: usize) -> Result<(), RequestFault> {
+    fn find_values(&mut self, body: &[u8], start: usize, each: bool) -> Result<(), RequestFault> {
         let mut at = skip_space(body, start);
         if body.get(at) != Some(&b'[') {
             let item = self.scan_object(body, at)?;
             at = skip_space(body, item.end as usize);
-            self.push(Ok(item), most)?;
+            self.push(Ok(item), each)?;
         } else {
             at = skip_space(body, at + 1);
             if body.get(at) == Some(&b']') {
@@ -100,7 +105,7 @@ impl JsonRecords {
                 loop {
                     let item = self.scan_object(body, at)?;
                     at = skip_space(body, item.end as usize);
-                    self.push(Ok(item), most)?;
+                    self.push(Ok(item), each)?;
                     match body.get(at) {
                         Some(b',') => at = skip_space(body, at + 1),
                         Some(b']') => break,
@@ -117,10 +122,8 @@ impl JsonRecords {
         }
     }
 
-    fn push(&mut self, item: JsonResult, most: usize) -> Result<(), RequestFault> {
-        if self.items.len() >= most {
-            FoundRecords::check_count(self.items.len() + 1, most < super::RECORDS_MAX)?;
-        }
+    fn push(&mut self, item: JsonResult, each: bool) -> Result<(), RequestFault> {
+        FoundRecords::check_count(self.items.len() + 1, each)?;
         self.items.push(item);
         Ok(())
     }
@@ -245,7 +248,7 @@ mod tests {
                 let keys = |it: BTreeMap<String, IgnoredAny>| it.into_keys().collect::<Vec<_>>();
                 objects.into_iter().map(keys).collect::<Vec<_>>()
             });
-            let found = JsonRecords::find(body.as_bytes(), false, 1000).ok().map(|found| {
+            let found = JsonRecords::find(body.as_bytes(), false, false).ok().map(|found| {
                 let keys = |item: &JsonResult| {
                     let mut keys = found.kinds[item.as_ref().unwrap().kind as usize].clone();
                     keys.sort_unstable();
@@ -258,7 +261,7 @@ mod tests {
     }
 
     fn kinds(body: &str, lines: bool) -> Result<(usize, Vec<Vec<String>>), String> {
-        match JsonRecords::find(body.as_bytes(), lines, 1000) {
+        match JsonRecords::find(body.as_bytes(), lines, false) {
             Ok(found) => Ok((found.items.len(), found.kinds)),
             Err(fault) => Err(fault.message),
         }
@@ -277,11 +280,13 @@ mod tests {
     #[test]
     fn invalid_lines_are_kept_and_invalid_arrays_are_refused() {
         let body = "{\"a\":1}\n\n{\"a\":\n{\"a\":2} x\n[1]\n{\"a\":3}";
-        let found = JsonRecords::find(body.as_bytes(), true, 1000).unwrap();
+        let found = JsonRecords::find(body.as_bytes(), true, true).unwrap();
         let valid: Vec<bool> = found.items.iter().map(Result::is_ok).collect();
         assert_eq!(valid, [true, false, false, false, true]);
         let details = found.items[1].as_ref().unwrap_err().details.clone().unwrap();
         assert!(details.starts_with("line 3, byte "), "{details}");
+        let refused = JsonRecords::find(body.as_bytes(), true, false).map(drop).unwrap_err();
+        assert_eq!(refused.details.unwrap(), details);
         for body in ["", "[", "[{}", "[{},]", "[{}] x", "{\"a\" 1}", "[1]", "1", "\"a\""] {
             assert!(kinds(body, false).is_err(), "{body}");
         }

@@ -140,8 +140,7 @@ impl FoundRecords {
         let invalid = |error: Error| RequestFault::of_error(&error, false);
         let (content, kinds) = match format {
             BodyFormat::Json | BodyFormat::JsonLines => {
-                let most = if each { EACH_RECORDS_MAX } else { RECORDS_MAX };
-                let mut items = JsonRecords::find(&body, format == BodyFormat::JsonLines, most)?;
+                let mut items = JsonRecords::find(&body, format == BodyFormat::JsonLines, each)?;
                 let kinds = std::mem::take(&mut items.kinds);
                 (FoundContent::Json(items), kinds)
             }
