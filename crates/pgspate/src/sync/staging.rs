@@ -116,7 +116,8 @@ impl Staging {
             // In binary mode, rows that go as text would be staged after the chunk's other rows.
             plan.mode = EncodeMode::Text;
         }
-        let stage = StageTable::of(&table, plan.columns.iter().map(|column| column.name.as_str()));
+        let columns = plan.columns.iter().map(|column| column.name.as_str());
+        let stage = StageTable::of(&table, columns, options.keeps_last);
         let rows = StagedRows::All;
         let staging = Staging {
             control_session,
