@@ -145,6 +145,34 @@ fn an_update_without_the_targets_old_key_is_refused() {
     assert_eq!(rows(&case, "t"), "(1,b@x,2)");
 }
 
+/// The source identifies rows by a column that is not the target's key, and one update changes both.
+#[test]
+fn a_wal2json_update_without_the_targets_old_key_is_refused() {
+    let v2 = |pk: &str| {
+        r#"{"action":"U","schema":"public","table":"t","columns":[
+{"name":"id","type":"integer","value":2},{"name":"email","type":"text","value":"b@x"},
+{"name":"v","type":"integer","value":2}],
+"identity":[{"name":"email","type":"text","value":"a@x"}]"#
+            .replace('\n', "")
+            + pk
+            + "}\n"
+    };
+    let v1 = r#"{"change":[{"kind":"update","schema":"public","table":"t",
+"columnnames":["id","email","v"],"columntypes":["integer","text","integer"],
+"columnvalues":[2,"b@x",2],
+"oldkeys":{"keynames":["email"],"keytypes":["text"],"keyvalues":["a@x"]}}]}"#
+        .replace('\n', "")
+        + "\n";
+    for events in [v2(""), v2(r#","pk":[{"name":"id","type":"integer"}]"#), v1] {
+        let case = LoadCase::new("create table t (id int primary key, email text, v int)");
+        case.db.run("insert into t values (1, 'a@x', 1)");
+        case.put("s.ndjson", &events);
+        let refused = apply(&case, "s.ndjson --quiet").refusal();
+        assert!(refused.contains("the source identifies rows by (email)"), "{events}: {refused}");
+        assert_eq!(rows(&case, "t"), "(1,a@x,1)", "{events}");
+    }
+}
+
 /// The source and the target have different keys. pgspate finds the row by the target's key, which
 /// the update does not change.
 #[test]
