@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::run::{ask, session, wait_until};
+use crate::run::{ask, session, try_ask, wait_until};
 use crate::support::LoadCase;
 use crate::{command, counts, finish, interrupt, spawn};
 
@@ -100,4 +100,50 @@ fn an_interrupt_rolls_back() {
     assert_eq!(finish(child).status, Some(130));
     runtime.block_on(other.batch_execute("commit")).unwrap();
     assert_eq!(case.value("select count(*) from t where n = id"), "20000");
+}
+
+/// The rows are committed before the vacuum, so its failure is only a warning.
+#[test]
+fn a_failed_vacuum_does_not_make_a_committed_sync_an_error() {
+    let waiting = "select pid from pg_stat_activity where datname = current_database() \
+                   and query like 'vacuum %' and wait_event_type = 'Lock'";
+    for (ends_session, args) in [
+        (false, "--scope all"),
+        (true, "--scope all"),
+        (false, "--scope all --read-ahead always"),
+        (true, "--scope all --read-ahead always"),
+        (false, "--scope-by id --transactions 2"),
+        (true, "--scope-by id --lanes 2"),
+    ] {
+        let case = LoadCase::new("create table t (id int primary key, scope int, n int)");
+        case.db.run("insert into t select i, i, 0 from generate_series(1, 40) i");
+        let rows: String = (1..=40).map(|id| format!("{id},{id},5\n")).collect();
+        case.put("t.csv", format!("id,scope,n\n{rows}"));
+        let (runtime, other) = session(&case.db.dsn());
+        // This lock conflicts with VACUUM, but not with writes.
+        let lock = "begin; lock table t in share update exclusive mode";
+        runtime.block_on(other.batch_execute(lock)).unwrap();
+        let child = spawn(&mut command(&case, &format!("t.csv {args} --vacuum")));
+        let is_waiting = || try_ask(&case.db.dsn(), waiting).is_ok_and(|pid| !pid.is_empty());
+        wait_until("the vacuum waits", is_waiting);
+        let is_first_of_two = args.contains("--transactions");
+        match ends_session {
+            true => case.db.run(&format!("select pg_terminate_backend(({waiting}))")),
+            false if is_first_of_two => {
+                case.db.run(&format!("select pg_cancel_backend(({waiting}))"));
+                wait_until("the second transaction is written", || {
+                    case.value("select count(*) from t where n = 5") == "40"
+                });
+                wait_until("the second vacuum waits", is_waiting);
+                interrupt(&child);
+            }
+            false => interrupt(&child),
+        }
+        let run = finish(child);
+        assert_eq!(run.status, Some(0), "{args}: {}", run.stderr);
+        let warning = "could not vacuum public.t: ";
+        assert!(run.stderr.contains(warning), "{args}: {}", run.stderr);
+        assert!(run.stderr.contains("; the rows are written"), "{args}: {}", run.stderr);
+        assert_eq!(case.value("select count(*) from t where n = 5"), "40", "{args}");
+    }
 }

@@ -92,8 +92,19 @@ pub(super) async fn write_differences(
     check_no_dropped_keys(&sync.staging.control().client, oid).await?;
     // This commit waits for the disk, unlike the commits of staging.
     let committed = client.batch_execute(COMMIT_DURABLY).await;
-    committed.map_err(|error| connection.explain("could not commit", error))?;
+    committed.map_err(|error| explain_commit(connection.explain("could not commit", error)))?;
     Ok(report)
+}
+
+/// Adds a hint if the connection was lost, because the server may have committed.
+fn explain_commit(error: Error) -> Error {
+    if error.kind() != ErrorKind::Connect {
+        return error;
+    }
+    error.hint_also(
+        "The connection was lost during the commit, so the rows may be written. Run the same \
+         command again: it writes only what still differs.",
+    )
 }
 
 /// Checks that the differences found in an earlier transaction still hold: rows to write are still
