@@ -58,7 +58,13 @@ pub(in crate::sync) async fn read_table(
         let copy = copy_to_sql(sync, *range);
         let failed = |error| connection.explain("could not read the table", error);
         let client = &connection.client;
-        let begin = format!("{BEGIN}; set transaction snapshot '{snapshot}'");
+        // If another session waits for a stronger lock, a reader that waited behind it would keep
+        // both waiting: the holder of the snapshot has the table's lock until the readers are done.
+        let begin = format!(
+            "{BEGIN}; set transaction snapshot '{snapshot}'; \
+             lock table {} in access share mode nowait",
+            sync.table()
+        );
         client.batch_execute(&begin).await.map_err(failed)?;
         let (session, rows) = (Arc::clone(connection), Arc::clone(&rows));
         let row_hasher = row_hasher.clone();
