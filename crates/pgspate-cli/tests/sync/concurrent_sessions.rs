@@ -40,6 +40,34 @@ fn a_sync_retries_if_another_session_changed_a_row() {
     assert_eq!(case.value("select count(*) from t where n = id + 1"), "20000");
 }
 
+/// The snapshot of the sync does not have the other session's row, so the first INSERT is refused.
+#[test]
+fn a_sync_retries_if_another_session_inserted_a_key_of_the_source() {
+    for args in ["", "--read-ahead always", "--transactions 2", "--lanes 2"] {
+        let case = new_case();
+        case.db.run("delete from t where id = 7");
+        let (runtime, other) = session(&case.db.dsn());
+        runtime.block_on(other.batch_execute("begin; insert into t values (7, 7, -1)")).unwrap();
+        let child = spawn(&mut command(&case, &format!("t.csv --scope-by id {args} --quiet")));
+        wait_until("the sync waits for the row", || is_waiting_for_lock(&case));
+        runtime.block_on(other.batch_execute("commit")).unwrap();
+        finish(child).success();
+        assert_eq!(case.value("select count(*) from t where n = id + 1"), "20000", "{args}");
+    }
+}
+
+/// A row outside of the scope has the unique value, so no retry helps.
+#[test]
+fn a_value_that_a_row_outside_of_the_scope_has_is_refused() {
+    let case = LoadCase::new("create table t (id int primary key, scope int, n int unique)");
+    case.db.run("insert into t values (1, 1, 5)");
+    case.put("t.csv", "id,scope,n\n2,2,5\n");
+    let run = finish(spawn(&mut command(&case, "t.csv --scope-by scope --quiet")));
+    assert_eq!(run.status, Some(2));
+    assert!(run.stderr.contains("could not insert rows"), "{}", run.stderr);
+    assert_eq!(case.rows("t").join(" "), "(1,1,5)");
+}
+
 #[test]
 fn two_syncs_of_one_scope_run_one_after_the_other() {
     let case = new_case();

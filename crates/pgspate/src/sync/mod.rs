@@ -490,6 +490,7 @@ impl PreparedSync {
         let (vacuumed, mut known) = (committed.written.vacuum_seconds, committed.transactions);
         let work = SyncAttempts::new(&self, &sessions, outcome.bytes_sent, watch);
         let mut work = work.resuming(before, committed);
+        let mut may_insert_again = true;
         let mut report = loop {
             let attempt = work.attempt();
             match runtime.block_on(until_cancelled(watch, &connections(&sessions), attempt)) {
@@ -506,6 +507,9 @@ impl PreparedSync {
                         return Err(self.explain_failure(error));
                     }
                 }
+                Err(error)
+                    if session_part::is_refused_as_duplicate(&error)
+                        && mem::take(&mut may_insert_again) => {}
                 Err(error) => return Err(self.explain_failure(error)),
             }
         };
