@@ -134,7 +134,8 @@ fn an_update_without_the_targets_old_key_is_refused() {
       at: s.ndjson, line 1
 
     hint: Give public.t a primary key on the columns by which the source identifies rows,
-          … or have the source send whole old rows.
+          … or have the source send whole old rows. Debezium's `message.key.columns` must
+          … also name the target's key.
     "#);
     assert_eq!(rows(&case, "t"), "(1,a@x,1)");
     // A complete old row has the target's key.
