@@ -146,7 +146,7 @@ fn an_update_without_the_targets_old_key_is_refused() {
     assert_eq!(rows(&case, "t"), "(1,b@x,2)");
 }
 
-/// The source identifies rows by a column that is not the target's key, and one update changes both.
+/// The source identifies rows by a column that is not the target's key. One update changes both.
 #[test]
 fn a_wal2json_update_without_the_targets_old_key_is_refused() {
     let v2 = |pk: &str| {

@@ -277,7 +277,8 @@ fn a_sync_does_not_wait_behind_a_session_that_waits_for_the_sync() {
         case.value(&sql) == "1"
     };
     let take_table = "begin; lock table t in access exclusive mode";
-    let (mut runtime_of_blocker, mut blocker) = run_in_background(&case, take_table).join().unwrap();
+    let blocking = run_in_background(&case, take_table);
+    let (mut runtime_of_blocker, mut blocker) = blocking.join().unwrap();
     runtime.block_on(client.batch_execute("select pg_advisory_unlock_all()")).unwrap();
     // Earlier statements of the sync wait for the table, too. Each gets its turn, until the sync
     // waits to lock the table.

@@ -526,8 +526,8 @@ fn taken_key_error(name: &str) -> Error {
     )
 }
 
-/// Returns the error if rows that are to be inserted again could not all be deleted. Such a row would
-/// keep its old values. The batch is tried again.
+/// Returns the error if rows that are to be inserted again could not all be deleted. The other rows
+/// would keep their old values. The batch is tried again.
 fn reinserted_meanwhile_error(name: &str) -> Error {
     let message = format!(
         "another session has changed rows of {name} that exchange unique values, or refers to them"

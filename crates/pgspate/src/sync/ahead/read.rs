@@ -58,8 +58,8 @@ pub(in crate::sync) async fn read_table(
         let copy = copy_to_sql(sync, *range);
         let failed = |error| connection.explain("could not read the table", error);
         let client = &connection.client;
-        // If another session waits for a stronger lock, a reader that waited behind it would keep
-        // both waiting: the holder of the snapshot has the table's lock until the readers are done.
+        // The holder of the snapshot keeps the table's lock until the readers are done. A session
+        // that waits for a stronger lock waits for the holder, so no reader may wait behind it.
         let begin = format!(
             "{BEGIN}; set transaction snapshot '{snapshot}'; \
              lock table {} in access share mode nowait",

@@ -1,5 +1,5 @@
-//! Statements for rows that are deleted and inserted again, so that other rows can take their unique
-//! values.
+//! Statements for rows that are deleted and inserted again, so that other rows can take their
+//! unique values.
 //!
 //! A row that another row refers to is never deleted for this. Another session may add such a
 //! reference at any time, so the rows are locked before they are deleted.
@@ -49,7 +49,8 @@ impl ApplyStatements<'_> {
     pub(crate) fn lock_reinserted(&self) -> Option<String> {
         (self.reinserts && !self.facts.referrers.is_empty()).then(|| {
             format!(
-                "select count(*) from (select 1 from {} t join {} on {} where {} for update of t) l",
+                "select count(*) from (select 1 from {} t join {} on {} where {} \
+                 for update of t) l",
                 self.table,
                 self.rows_sql,
                 self.key_matches(),
