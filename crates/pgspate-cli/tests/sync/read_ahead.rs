@@ -282,10 +282,11 @@ fn a_sync_does_not_wait_behind_a_session_that_waits_for_the_sync() {
     runtime.block_on(client.batch_execute("select pg_advisory_unlock_all()")).unwrap();
     // Earlier statements of the sync wait for the table, too. Each gets its turn, until the sync
     // waits to lock the table.
-    while {
+    loop {
         wait_until("the sync waits for the table", || is_waiting("%"));
-        !is_waiting("lock table public.t in access share mode")
-    } {
+        if is_waiting("lock table public.t in access share mode") {
+            break;
+        }
         let next = run_in_background(&case, take_table);
         wait_until("another session waits, too", || is_waiting("begin; lock table t %"));
         runtime_of_blocker.block_on(blocker.batch_execute("rollback")).unwrap();
