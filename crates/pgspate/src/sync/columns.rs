@@ -99,8 +99,10 @@ pub(super) async fn check_comparable(
     let is_unsure =
         |it: &&TargetColumn| names.contains(&it.name) && !operators.contains_key(&it.name);
     for column in table.columns.iter().filter(is_unsure) {
-        let sync_column = SyncColumn { is_nullable: true, ..SyncColumn::of(column) };
-        // Only the server knows whether arrays, rows and types of extensions can be matched.
+        // Only the server knows whether arrays, rows and types of extensions can be matched. The
+        // condition must have no other part by which the server could join.
+        let sync_column =
+            SyncColumn { is_nullable: true, is_array: false, ..SyncColumn::of(column) };
         let name = &sync_column.name;
         let rows = format!("(select null::{} as {name})", column.ty.name);
         let sql = format!(
