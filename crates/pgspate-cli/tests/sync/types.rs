@@ -36,9 +36,8 @@ fn null_matches_null_in_a_key() {
 #[test]
 fn null_and_an_empty_array_are_two_keys() {
     for ty in ["int[]", "tags"] {
-        let case = LoadCase::new(&format!(
-            "create domain tags as text[]; create table t (k {ty}, v int)"
-        ));
+        let case =
+            LoadCase::new(&format!("create domain tags as text[]; create table t (k {ty}, v int)"));
         case.put("t.csv", "k,v\n,1\n{},2\n{1},3\n\"{{1,2},{3,4}}\",4\n");
         assert_eq!(counts(&case, "t.csv --key k --scope all"), [4, 0, 0, 0], "{ty}");
         for args in ["--scope all", "--scope-by k", "--no-delete", "--scope all --keep last"] {
