@@ -208,7 +208,8 @@ fn a_column_that_cannot_be_added_within_a_large_transaction_has_a_hint() {
     let args = "s.ndjson --quiet --unknown-columns add --batch-rows";
     assert_snapshot!(apply(&case, &format!("{args} 5")).refusal(), @r#"
     error: could not add a column
-      caused by: cannot ALTER TABLE "t" because it has pending trigger events (SQLSTATE 55006)
+      caused by: cannot ALTER TABLE "t" because it has pending trigger events (SQLSTATE
+          … 55006)
 
     hint: The transaction of the source is larger than a batch, and a deferrable constraint
           … of the table is checked at its end. Add the column to the table before the run,
