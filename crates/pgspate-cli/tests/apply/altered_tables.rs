@@ -110,3 +110,37 @@ fn a_dropped_column_ends_the_run_only_if_events_give_it() {
         assert_eq!(rows(&case, "t"), left, "{dropped}");
     }
 }
+
+/// Events identify their rows by the key that the table had when they were read.
+#[test]
+fn a_key_that_changes_with_a_column_ends_the_run() {
+    let create = "create table t (id int, k int not null default 0, v int, \
+                                  constraint pk primary key (id))";
+    let no_key = "alter table t drop constraint pk, add z int";
+    let other_key = "alter table t drop constraint pk, add primary key (id, k), add z int";
+    let new_key = "alter table t add primary key (id), add z int";
+    let update = r#"{"op":"update","key":{"id":1},"row":{"id":1,"k":5,"v":2}}"#;
+    let whole = r#"{"op":"delete","old":{"id":1,"k":0,"v":1}}"#;
+    for (alter, event) in [
+        (no_key, update),
+        (no_key, r#"{"op":"delete","key":{"id":1}}"#),
+        (other_key, update),
+        (new_key, whole),
+    ] {
+        for args in ["", "--direct-rows 0"] {
+            let case = LoadCase::new(create);
+            if alter == new_key {
+                case.db.run("alter table t drop constraint pk");
+            }
+            let mut stream = PipedStream::new(&case, args);
+            stream.send(r#"{"op":"insert","row":{"id":1,"k":0,"v":1}}"#, COUNT, "1");
+            case.db.run(alter);
+            stream.write(event);
+            let run = stream.end();
+            assert_eq!(run.status, Some(2), "{alter} {event}: {}", run.stderr);
+            let message = "the key of public.t changed while its events were read";
+            assert!(run.stderr.contains(message), "{alter} {event}: {}", run.stderr);
+            assert_eq!(rows(&case, "t"), "(1,0,1,)", "{alter} {event}");
+        }
+    }
+}

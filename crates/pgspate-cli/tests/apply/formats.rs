@@ -134,7 +134,8 @@ fn an_update_without_the_targets_old_key_is_refused() {
       at: s.ndjson, line 1
 
     hint: Give public.t a primary key on the columns by which the source identifies rows,
-          … or have the source send whole old rows.
+          … or have the source send whole old rows. Debezium's `message.key.columns` must
+          … also name the target's key.
     "#);
     assert_eq!(rows(&case, "t"), "(1,a@x,1)");
     // A complete old row has the target's key.
@@ -143,6 +144,34 @@ fn an_update_without_the_targets_old_key_is_refused() {
         + "\"row\":{\"id\":1,\"email\":\"b@x\",\"v\":2}}\n";
     apply_and_report(&case, &plain, "--stream plain");
     assert_eq!(rows(&case, "t"), "(1,b@x,2)");
+}
+
+/// The source identifies rows by a column that is not the target's key. One update changes both.
+#[test]
+fn a_wal2json_update_without_the_targets_old_key_is_refused() {
+    let v2 = |pk: &str| {
+        r#"{"action":"U","schema":"public","table":"t","columns":[
+{"name":"id","type":"integer","value":2},{"name":"email","type":"text","value":"b@x"},
+{"name":"v","type":"integer","value":2}],
+"identity":[{"name":"email","type":"text","value":"a@x"}]"#
+            .replace('\n', "")
+            + pk
+            + "}\n"
+    };
+    let v1 = r#"{"change":[{"kind":"update","schema":"public","table":"t",
+"columnnames":["id","email","v"],"columntypes":["integer","text","integer"],
+"columnvalues":[2,"b@x",2],
+"oldkeys":{"keynames":["email"],"keytypes":["text"],"keyvalues":["a@x"]}}]}"#
+        .replace('\n', "")
+        + "\n";
+    for events in [v2(""), v2(r#","pk":[{"name":"id","type":"integer"}]"#), v1] {
+        let case = LoadCase::new("create table t (id int primary key, email text, v int)");
+        case.db.run("insert into t values (1, 'a@x', 1)");
+        case.put("s.ndjson", &events);
+        let refused = apply(&case, "s.ndjson --quiet").refusal();
+        assert!(refused.contains("the source identifies rows by (email)"), "{events}: {refused}");
+        assert_eq!(rows(&case, "t"), "(1,a@x,1)", "{events}");
+    }
 }
 
 /// The source and the target have different keys. pgspate finds the row by the target's key, which

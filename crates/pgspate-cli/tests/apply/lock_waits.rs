@@ -61,3 +61,41 @@ fn a_rollback_without_a_reply_does_not_hang_the_run() {
     assert!(proxy.has_fired());
     assert_eq!(again, refusal);
 }
+
+/// A row is marked to be deleted and inserted again, and another session refers to the row before
+/// the row is deleted.
+#[test]
+fn a_row_to_reinsert_does_not_keep_its_old_values() {
+    let case = LoadCase::new(
+        "create table t (id int primary key, v int unique, note text); \
+         create table w (id int primary key, t_id int references t); \
+         create table r (t_id int references t); \
+         insert into t values (1, 1), (2, 2); insert into w values (1); \
+         create sequence tries; \
+         create function wait() returns trigger language plpgsql as $$ begin \
+           if nextval('public.tries') = 2 then perform pg_advisory_xact_lock(42); end if; \
+           return old; end $$; \
+         create trigger wait before delete on w for each row execute function wait()",
+    );
+    // One UPDATE gives row 1 the value of row 2 too early. So the second try marks row 1, and then
+    // deletes from w, which waits.
+    case.put(
+        "s.ndjson",
+        r#"{"op":"update","table":"t","key":{"id":1},"row":{"id":1,"note":"x"}}
+{"op":"update","table":"t","key":{"id":2},"row":{"id":2,"v":3}}
+{"op":"update","table":"t","key":{"id":1},"row":{"id":1,"v":2}}
+{"op":"delete","table":"w","key":{"id":1}}
+"#,
+    );
+    let (runtime, other) = session(&case.db.dsn());
+    runtime.block_on(other.batch_execute("select pg_advisory_lock(42)")).unwrap();
+    let child = spawn(&mut command(&case, "s.ndjson --quiet --direct-rows 0"));
+    let waits = "select count(*) from pg_locks l join pg_database d on d.oid = l.database \
+                 where locktype = 'advisory' and not granted and datname = current_database()";
+    wait_until("the second try waits", || case.value(waits) == "1");
+    case.db.run("insert into r values (1)");
+    runtime.block_on(other.batch_execute("select pg_advisory_unlock(42)")).unwrap();
+    finish(child).success();
+    assert_eq!(rows(&case, "t"), "(1,2,x) (2,3,)");
+    assert_eq!(case.value("select last_value > 2 from tries"), "t");
+}

@@ -100,6 +100,43 @@ fn a_snapshot_runs_no_function_of_the_tables_owner() {
     assert_eq!(source.value("select is_called from runs"), "f");
 }
 
+/// From PostgreSQL 18 on, a publication may have stored generated columns: all, or those that a
+/// column list names.
+#[test]
+fn a_snapshot_has_the_generated_columns_that_are_published() {
+    let tables = "create table t (id int primary key, \
+                                  twice int generated always as (id * 2) stored);\n\
+                  create table u (id int primary key, n int, \
+                                  twice int generated always as (n * 2) stored);\n";
+    let source = PublishedDatabase::new(&format!(
+        "{tables}insert into t values (1), (2);\ninsert into u values (1, 5), (2, 6)"
+    ));
+    if source.value("show server_version_num").parse::<u32>().unwrap() < 180_000 {
+        return;
+    }
+    source.run(
+        "create publication p for table t, u (id, twice) \
+         with (publish_generated_columns = stored)",
+    );
+    let create = "create table t (id int primary key, twice int); \
+                  create table u (id int primary key, twice int)";
+    let case = LoadCase::new(create);
+    apply_slot_and_report(&source, &case, "--snapshot");
+    assert_eq!(rows(&case, "t"), "(1,2) (2,4)");
+    assert_eq!(rows(&case, "u"), "(1,10) (2,12)");
+    source.run("insert into t values (3);\nupdate u set n = 7 where id = 1");
+    apply_slot_and_report(&source, &case, "");
+    assert_eq!(rows(&case, "t"), "(1,2) (2,4) (3,6)");
+    assert_eq!(rows(&case, "u"), "(1,14) (2,12)");
+    // The target computes its own generated columns.
+    let case = LoadCase::new(&tables.replace('\n', " "));
+    let mut command = crate::command(&case, "--snapshot --quiet --stream other");
+    let url = source.slot().replace("?slot=", "?slot=other_");
+    finish(crate::spawn(command.arg(url))).success();
+    assert_eq!(rows(&case, "t"), "(1,2) (2,4) (3,6)");
+    source.run(&format!("select pg_drop_replication_slot('other_{}')", source.slot_name()));
+}
+
 #[test]
 fn rows_hidden_by_a_policy_are_not_skipped_silently() {
     let source = PublishedDatabase::new(

@@ -186,6 +186,41 @@ fn values_of_all_types_and_special_columns_are_stored() {
     assert_eq!(case.value(others), "1 1.50, 2 2.00 {} sad");
 }
 
+/// PostgreSQL does not alter a table whose rows wait for a deferred check.
+#[test]
+fn a_column_that_cannot_be_added_within_a_large_transaction_has_a_hint() {
+    let insert = |id: u32, more: &str| {
+        format!(
+            r#"{{"action":"I","schema":"public","table":"t","columns":[
+{{"name":"id","type":"integer","value":{id}}},{{"name":"of","type":"integer","value":1}}{more}]}}"#
+        )
+        .replace('\n', "")
+            + "\n"
+    };
+    let mark = |action: &str| format!("{{\"action\":\"{action}\",\"xid\":9}}\n");
+    let rows_of_t = (1..=30).map(|id| insert(id, "")).collect::<String>();
+    let last = insert(31, r#",{"name":"z","type":"text","value":"x"}"#);
+    let case = LoadCase::new(
+        "create table p (id int primary key); insert into p values (1); \
+         create table t (id int primary key, of int references p deferrable)",
+    );
+    case.put("s.ndjson", mark("B") + &rows_of_t + &last + &mark("C"));
+    let args = "s.ndjson --quiet --unknown-columns add --batch-rows";
+    assert_snapshot!(apply(&case, &format!("{args} 5")).refusal(), @r#"
+    error: could not add a column
+      caused by: cannot ALTER TABLE "t" because it has pending trigger events (SQLSTATE
+          … 55006)
+
+    hint: The transaction of the source is larger than a batch, and a deferrable constraint
+          … of the table is checked at its end. Add the column to the table before the run,
+          … or raise `--batch-rows` and `--batch-bytes`, so that one batch has the whole
+          … transaction.
+    "#);
+    assert_eq!(case.value("select count(*) from t"), "0");
+    apply(&case, &format!("{args} 100")).success();
+    assert_eq!(case.value("select count(z) || ' of ' || count(*) from t"), "1 of 31");
+}
+
 #[test]
 fn unknown_columns_are_refused_ignored_or_added() {
     let case = LoadCase::new("create table t (id int primary key, a text)");

@@ -262,6 +262,21 @@ fn the_last_row_of_a_key_is_the_last_in_the_source() {
     assert_eq!(case.value("select v from t"), "2");
 }
 
+/// The server puts small rows into the free space of earlier pages of the stage.
+#[test]
+fn the_last_row_of_a_key_is_the_last_whatever_the_sizes_of_the_rows() {
+    let case = LoadCase::new("create table t (id int primary key, v text)");
+    let large = (0..2000).map(|id| format!("{id},{}\n", "x".repeat(1500)));
+    let small = (0..2000).rev().map(|id| format!("{id},{}\n", "y".repeat(100)));
+    case.put("t.csv", format!("id,v\n{}", large.chain(small).collect::<String>()));
+    for args in ["--scope all", "--scope-by id --lanes 2", "--scope all --transactions 2"] {
+        case.db.run("truncate t");
+        let counts = counts(&case, &format!("t.csv {args} --keep last"));
+        assert_eq!(counts, [2000, 0, 0, 0], "{args}");
+        assert_eq!(case.value("select count(*) from t where v like 'y%'"), "2000", "{args}");
+    }
+}
+
 /// A trigger may keep rows out, so the rows that it gets are not the rows that are written.
 #[test]
 fn rows_that_a_trigger_keeps_out_are_not_counted_as_written() {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::run::{ask, session, wait_until};
+use crate::run::{ask, session, try_ask, wait_until};
 use crate::support::LoadCase;
 use crate::{command, counts, finish, interrupt, spawn};
 
@@ -38,6 +38,34 @@ fn a_sync_retries_if_another_session_changed_a_row() {
     // The snapshot of the sync is older than the change, so the sync retries with a new snapshot.
     finish(child).success();
     assert_eq!(case.value("select count(*) from t where n = id + 1"), "20000");
+}
+
+/// The snapshot of the sync does not have the other session's row, so the first INSERT is refused.
+#[test]
+fn a_sync_retries_if_another_session_inserted_a_key_of_the_source() {
+    for args in ["", "--read-ahead always", "--transactions 2", "--lanes 2"] {
+        let case = new_case();
+        case.db.run("delete from t where id = 7");
+        let (runtime, other) = session(&case.db.dsn());
+        runtime.block_on(other.batch_execute("begin; insert into t values (7, 7, -1)")).unwrap();
+        let child = spawn(&mut command(&case, &format!("t.csv --scope-by id {args} --quiet")));
+        wait_until("the sync waits for the row", || is_waiting_for_lock(&case));
+        runtime.block_on(other.batch_execute("commit")).unwrap();
+        finish(child).success();
+        assert_eq!(case.value("select count(*) from t where n = id + 1"), "20000", "{args}");
+    }
+}
+
+/// A row outside of the scope has the unique value, so no retry helps.
+#[test]
+fn a_value_that_a_row_outside_of_the_scope_has_is_refused() {
+    let case = LoadCase::new("create table t (id int primary key, scope int, n int unique)");
+    case.db.run("insert into t values (1, 1, 5)");
+    case.put("t.csv", "id,scope,n\n2,2,5\n");
+    let run = finish(spawn(&mut command(&case, "t.csv --scope-by scope --quiet")));
+    assert_eq!(run.status, Some(2));
+    assert!(run.stderr.contains("could not insert rows"), "{}", run.stderr);
+    assert_eq!(case.rows("t").join(" "), "(1,1,5)");
 }
 
 #[test]
@@ -100,4 +128,50 @@ fn an_interrupt_rolls_back() {
     assert_eq!(finish(child).status, Some(130));
     runtime.block_on(other.batch_execute("commit")).unwrap();
     assert_eq!(case.value("select count(*) from t where n = id"), "20000");
+}
+
+/// The rows are committed before the vacuum, so its failure is only a warning.
+#[test]
+fn a_failed_vacuum_does_not_make_a_committed_sync_an_error() {
+    let waiting = "select pid from pg_stat_activity where datname = current_database() \
+                   and query like 'vacuum %' and wait_event_type = 'Lock'";
+    for (ends_session, args) in [
+        (false, "--scope all"),
+        (true, "--scope all"),
+        (false, "--scope all --read-ahead always"),
+        (true, "--scope all --read-ahead always"),
+        (false, "--scope-by id --transactions 2"),
+        (true, "--scope-by id --lanes 2"),
+    ] {
+        let case = LoadCase::new("create table t (id int primary key, scope int, n int)");
+        case.db.run("insert into t select i, i, 0 from generate_series(1, 40) i");
+        let rows: String = (1..=40).map(|id| format!("{id},{id},5\n")).collect();
+        case.put("t.csv", format!("id,scope,n\n{rows}"));
+        let (runtime, other) = session(&case.db.dsn());
+        // This lock conflicts with VACUUM, but not with writes.
+        let lock = "begin; lock table t in share update exclusive mode";
+        runtime.block_on(other.batch_execute(lock)).unwrap();
+        let child = spawn(&mut command(&case, &format!("t.csv {args} --vacuum")));
+        let is_waiting = || try_ask(&case.db.dsn(), waiting).is_ok_and(|pid| !pid.is_empty());
+        wait_until("the vacuum waits", is_waiting);
+        let is_first_of_two = args.contains("--transactions");
+        match ends_session {
+            true => case.db.run(&format!("select pg_terminate_backend(({waiting}))")),
+            false if is_first_of_two => {
+                case.db.run(&format!("select pg_cancel_backend(({waiting}))"));
+                wait_until("the second transaction is written", || {
+                    case.value("select count(*) from t where n = 5") == "40"
+                });
+                wait_until("the second vacuum waits", is_waiting);
+                interrupt(&child);
+            }
+            false => interrupt(&child),
+        }
+        let run = finish(child);
+        assert_eq!(run.status, Some(0), "{args}: {}", run.stderr);
+        let warning = "could not vacuum public.t: ";
+        assert!(run.stderr.contains(warning), "{args}: {}", run.stderr);
+        assert!(run.stderr.contains("; the rows are written"), "{args}: {}", run.stderr);
+        assert_eq!(case.value("select count(*) from t where n = 5"), "40", "{args}");
+    }
 }

@@ -1,10 +1,14 @@
 //! Tests of `--read-ahead`: a sync reads the table first and stages only rows that differ.
 
 use std::fmt::Write as _;
+use std::thread::JoinHandle;
+
+use tokio::runtime::Runtime;
+use tokio_postgres::Client;
 
 use crate::run::{session, wait_until};
 use crate::support::LoadCase;
-use crate::{command, finish, spawn, sync};
+use crate::{command, finish, interrupt, spawn, sync};
 
 /// Meters in the table, which is large enough to be read ahead.
 const METER_COUNT: u32 = 120;
@@ -240,6 +244,78 @@ fn the_table_cannot_be_rewritten_or_truncated_during_a_sync() {
     let report: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
     assert_eq!(report["rows_known"], METER_COUNT * ROWS_PER_METER - 1);
     assert_eq!(report["updated"], 1);
+}
+
+/// Opens a session on a thread of its own, and runs statements that may wait.
+fn run_in_background(case: &LoadCase, sql: &'static str) -> JoinHandle<(Runtime, Client)> {
+    let dsn = case.db.dsn();
+    std::thread::spawn(move || {
+        let (runtime, client) = session(&dsn);
+        runtime.block_on(client.batch_execute(sql)).unwrap();
+        (runtime, client)
+    })
+}
+
+/// A session that waits for a lock that conflicts with the sync's own lock blocks later readers.
+#[test]
+fn a_sync_does_not_wait_behind_a_session_that_waits_for_the_sync() {
+    let case = new_case();
+    case.put("t.csv", csv_text(1..=METER_COUNT).replace("\n3,4,3.04,", "\n3,4,4.00,"));
+    let (runtime, client) = session(&case.db.dsn());
+    let lock = "select pg_advisory_lock(hashtextextended('pgspate sync all', 't'::regclass::int8))";
+    runtime.block_on(client.batch_execute(lock)).unwrap();
+    let child = spawn(&mut command(&case, "t.csv --scope all --read-ahead always --quiet"));
+    wait_until("the sync waits before it reads the table", || {
+        case.value("select count(*) from pg_locks where not granted and locktype = 'advisory'")
+            == "1"
+    });
+    let is_waiting = |statement: &str| {
+        let sql = format!(
+            "select count(*) from pg_stat_activity where datname = current_database() \
+             and wait_event = 'relation' and query like '{statement}' and pid <> pg_backend_pid()"
+        );
+        case.value(&sql) == "1"
+    };
+    let take_table = "begin; lock table t in access exclusive mode";
+    let blocking = run_in_background(&case, take_table);
+    let (mut runtime_of_blocker, mut blocker) = blocking.join().unwrap();
+    runtime.block_on(client.batch_execute("select pg_advisory_unlock_all()")).unwrap();
+    // Earlier statements of the sync wait for the table, too. Each gets its turn, until the sync
+    // waits to lock the table.
+    loop {
+        wait_until("the sync waits for the table", || is_waiting("%"));
+        if is_waiting("lock table public.t in access share mode") {
+            break;
+        }
+        let next = run_in_background(&case, take_table);
+        wait_until("another session waits, too", || is_waiting("begin; lock table t %"));
+        runtime_of_blocker.block_on(blocker.batch_execute("rollback")).unwrap();
+        (runtime_of_blocker, blocker) = next.join().unwrap();
+    }
+    let altering = run_in_background(&case, "alter table t add z int");
+    wait_until("the ALTER TABLE waits", || is_waiting("alter table t add z int"));
+    runtime_of_blocker.block_on(blocker.batch_execute("rollback")).unwrap();
+    let run = finish(child);
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    altering.join().unwrap();
+    assert_eq!(case.value("select value from t where (meter, at) = (3, 4)"), "4.00");
+}
+
+#[test]
+fn a_sync_that_is_interrupted_while_it_stages_says_so_once() {
+    let case = case_blocked_while_staging();
+    case.put("t.csv", csv_text(1..=METER_COUNT).replace("\n3,4,3.04,", "\n3,4,4.00,"));
+    let (runtime, client) = session(&case.db.dsn());
+    runtime.block_on(client.batch_execute("select pg_advisory_lock(42)")).unwrap();
+    let child = spawn(&mut command(&case, "t.csv --scope all --read-ahead always --quiet"));
+    wait_until("the sync waits while it stages", || {
+        case.value("select count(*) from pg_locks where not granted and locktype = 'advisory'")
+            == "1"
+    });
+    interrupt(&child);
+    let run = finish(child);
+    assert_eq!(run.status, Some(130), "{}", run.stderr);
+    assert_eq!(run.stderr.matches("could not sync").count(), 1, "{}", run.stderr);
 }
 
 #[test]

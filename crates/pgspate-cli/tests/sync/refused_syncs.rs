@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 
 use crate::support::LoadCase;
-use crate::{counts, sync};
+use crate::{command, counts, finish, spawn, sync};
 
 fn new_case() -> LoadCase {
     let case = LoadCase::new("create table t (id int primary key, kind text not null, n int)");
@@ -250,4 +250,36 @@ fn children_that_leave_a_deleted_parent_need_a_deferred_constraint() {
             None => assert_eq!(counts(&case, "t.csv --scope all"), [0, 1, 1, 1]),
         }
     }
+}
+
+/// A hidden row would count as absent, and a sync would insert it again.
+#[test]
+fn a_table_whose_rows_a_policy_hides_is_refused() {
+    let case = LoadCase::new(
+        "create table t (id int, v int); insert into t values (1, 0), (2, 0); \
+         alter table t enable row level security; create policy few on t using (id = 1)",
+    );
+    let database = case.value("select current_database()");
+    let role = format!("writer_of_{database}");
+    case.db.run(&format!("create role {role}; grant all on t to {role}"));
+    case.put("t.csv", "id,v\n1,0\n2,0\n");
+    let as_role = |args: &str| {
+        let mut command = command(&case, &format!("t.csv --key id --quiet {args}"));
+        finish(spawn(command.env("PGOPTIONS", format!("-c role={role}"))))
+    };
+    let refused: Vec<_> = ["--scope all", "--scope all --check", "--insert-only"]
+        .map(|args| as_role(args).refusal())
+        .into();
+    case.db.run("alter table t disable row level security");
+    let seen = as_role("--scope all");
+    case.db.run(&format!("drop owned by {role} cascade; drop role {role}"));
+    assert!(refused.iter().all(|said| *said == refused[0]), "{refused:?}");
+    assert_snapshot!(refused[0], @"
+    error: row-level security of public.t applies to this role and may hide rows of the
+          … table
+
+    hint: Sync as a role that sees all rows: `alter role ... bypassrls`.
+    ");
+    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    assert_eq!(case.rows("t").join(" "), "(1,0) (2,0)");
 }

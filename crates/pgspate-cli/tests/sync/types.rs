@@ -34,6 +34,25 @@ fn null_matches_null_in_a_key() {
 }
 
 #[test]
+fn null_and_an_empty_array_are_two_keys() {
+    for ty in ["int[]", "tags"] {
+        let case =
+            LoadCase::new(&format!("create domain tags as text[]; create table t (k {ty}, v int)"));
+        case.put("t.csv", "k,v\n,1\n{},2\n{1},3\n\"{{1,2},{3,4}}\",4\n");
+        assert_eq!(counts(&case, "t.csv --key k --scope all"), [4, 0, 0, 0], "{ty}");
+        for args in ["--scope all", "--scope-by k", "--no-delete", "--scope all --keep last"] {
+            assert_eq!(counts(&case, &format!("t.csv --key k {args}")), [0, 0, 0, 4], "{ty}");
+        }
+        // The row with NULL is in another scope than the row with the empty array.
+        case.put("t.csv", "k,v\n{},5\n{1},3\n");
+        assert_eq!(counts(&case, "t.csv --key k --scope-by k"), [0, 1, 0, 1], "{ty}");
+        assert_eq!(case.value("select v from t where k is null"), "1", "{ty}");
+        let all = "t.csv --key k --scope all --max-delete 90%";
+        assert_eq!(counts(&case, all), [0, 0, 2, 2], "{ty}");
+    }
+}
+
+#[test]
 fn keys_that_a_collation_finds_equal_match() {
     let case = LoadCase::new(
         "create collation ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false); \

@@ -110,8 +110,9 @@ impl Wal2json {
         let table = self.tables.of(schema.as_deref(), &name.text()?, 0);
         let is_same = |old: &[(JsonStr<'_>, TypedValue<'_>)]| is_within(old, change.new.as_deref());
         let key = match (&change.old, op) {
-            // The old row is the key, and the update has not changed it.
-            (Some(old), ChangeKind::Update) if is_same(old) => {
+            // The old row has the columns by which the source identifies rows, and no others have
+            // a known old value.
+            (Some(old), ChangeKind::Update) => {
                 let names: Vec<_> = old.iter().map(|(name, _)| *name).collect();
                 Some(table.key(&names)?)
             }

@@ -33,6 +33,8 @@ pub struct PublishedTable {
     pub name: SourceTable,
     /// The columns that are published, in the table's order.
     pub columns: Vec<String>,
+    /// Whether the columns include generated columns. COPY reads these by a query only.
+    pub has_generated_columns: bool,
     /// The publication's row filter, as SQL.
     pub filter: Option<String>,
     /// Whether the table is partitioned. Its rows are then in its partitions.
@@ -54,7 +56,11 @@ impl PublishedTable {
     /// Returns what COPY reads the published rows from: the table itself if possible, or a query.
     /// For a query, the planner would run the functions in the predicates of the table's indexes.
     fn copy_source_sql(&self) -> String {
-        match self.is_partitioned || self.filter.is_some() || self.columns.is_empty() {
+        let needs_query = self.is_partitioned
+            || self.filter.is_some()
+            || self.has_generated_columns
+            || self.columns.is_empty();
+        match needs_query {
             true => format!("({})", self.query()),
             false => format!("{} ({})", self.sql_name(), self.sql_columns()),
         }
@@ -233,7 +239,7 @@ impl std::fmt::Debug for SlotSnapshot {
 }
 
 /// Lists the tables of a publication. From PostgreSQL 15 on, a publication may have column lists
-/// and row filters.
+/// and row filters. From PostgreSQL 18 on, it may have generated columns.
 pub(crate) async fn list_published_tables(
     connection: &Connection,
     publication: &str,
@@ -243,16 +249,20 @@ pub(crate) async fn list_published_tables(
         true => ("p.attnames::pg_catalog.text[]", "p.rowfilter"),
         false => ("null::pg_catalog.text[]", "null::pg_catalog.text"),
     };
+    let may_publish_generated = connection.server_version() >= 180_000;
+    let is_publishable = if may_publish_generated { "true" } else { "a.attgenerated = ''" };
     let sql = format!(
-        "select p.schemaname::pg_catalog.text, p.tablename::pg_catalog.text, \
-         (select pg_catalog.array_agg(a.attname::pg_catalog.text order by a.attnum) \
-          from pg_catalog.pg_attribute a where a.attrelid = c.oid and a.attnum > 0 \
-          and not a.attisdropped and a.attgenerated = '' \
-          and ({columns} is null or a.attname::pg_catalog.text = any ({columns}))), {filter}, \
-         c.relkind = 'p' \
+        "select p.schemaname::pg_catalog.text, p.tablename::pg_catalog.text, l.names, \
+         l.has_generated, {filter}, c.relkind = 'p' \
          from pg_catalog.pg_publication_tables p \
          join pg_catalog.pg_namespace n on n.nspname = p.schemaname \
          join pg_catalog.pg_class c on c.relnamespace = n.oid and c.relname = p.tablename \
+         cross join lateral (\
+             select pg_catalog.array_agg(a.attname::pg_catalog.text order by a.attnum) as names, \
+                    pg_catalog.bool_or(a.attgenerated <> '') as has_generated \
+             from pg_catalog.pg_attribute a where a.attrelid = c.oid and a.attnum > 0 \
+             and not a.attisdropped and {is_publishable} \
+             and ({columns} is null or a.attname::pg_catalog.text = any ({columns}))) l \
          where p.pubname = $1 order by 1, 2"
     );
     let rows = connection.client.query(&sql, &[&publication]).await;
@@ -265,8 +275,9 @@ pub(crate) async fn list_published_tables(
     let table = |row: &tokio_postgres::Row| PublishedTable {
         name: SourceTable { schema: Some(row.get(0)), table: row.get(1) },
         columns: row.get::<_, Option<Vec<String>>>(2).unwrap_or_default(),
-        filter: row.get(3),
-        is_partitioned: row.get(4),
+        has_generated_columns: row.get::<_, Option<bool>>(3).unwrap_or_default(),
+        filter: row.get(4),
+        is_partitioned: row.get(5),
     };
     Ok(rows.iter().map(table).collect())
 }

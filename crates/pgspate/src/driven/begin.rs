@@ -9,7 +9,7 @@ use super::{
 use crate::care::JobShadow;
 use crate::fleet::check_name;
 use crate::plan::check_replaceable;
-use crate::sync::SyncOptions;
+use crate::sync::{SyncOptions, check_sees_all_rows};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::{Connection, Dsn};
 use pgspate_target::ledger::{
@@ -56,6 +56,7 @@ pub fn begin(
         let client = &connection.client;
         let target = read_table(client, table).await?;
         check_table(client, &target, name, &options).await?;
+        sync.map_or(Ok(()), |_| check_sees_all_rows(&target))?;
         let new = NewFleetJob {
             name,
             table_oid: target.oid,

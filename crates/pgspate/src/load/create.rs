@@ -295,7 +295,7 @@ pub(crate) async fn create(connection: &Connection, new: &NewTable) -> Result<u3
 /// Drops the table that this load created.
 ///
 /// # Errors
-/// [`ErrorKind::Plan`] if another session has replaced the table or inserted rows into it. The
+/// [`ErrorKind::Plan`] if another session has replaced the table, or if the table has rows. The
 /// server's error if it refuses to drop the table.
 pub(crate) async fn drop_created_table(
     connection: &Connection,
@@ -328,7 +328,7 @@ async fn drop_if_empty(connection: &Connection, new: &NewTable, oid: u32) -> Res
         return Err(Error::new(ErrorKind::Plan, "another session has replaced it"));
     }
     if has_rows {
-        return Err(Error::new(ErrorKind::Plan, "another session has inserted rows into it"));
+        return Err(Error::new(ErrorKind::Plan, "it has rows"));
     }
     let sql = format!("drop table {table}; commit");
     connection.client.batch_execute(&sql).await.map_err(failed())

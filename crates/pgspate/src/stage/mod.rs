@@ -25,37 +25,49 @@ pub(crate) const STAGE_RELATION: &str = "pgspate_stage";
 /// Memory of a session for pages of temporary tables. The server writes more pages to files.
 pub(crate) const TEMP_BUFFERS: &str = "128MB";
 
-/// The statement that creates a session's stage table.
+/// Column of a stage that numbers its rows: the order in which the rows were staged. `ctid` is not
+/// in this order: the server may put a small row into the free space of an earlier page.
+pub(crate) const ORDER_COLUMN: &str = "\"pgspate nth\"";
+
+/// The statements that create a session's stage table.
 #[derive(Debug, Clone)]
 pub(crate) struct StageTable {
-    create: String,
+    create: Vec<String>,
 }
 
 impl StageTable {
-    /// Returns the statement for a stage with these columns of `table`.
+    /// Returns the statements for a stage with these columns of `table`. With `numbers_rows`, the
+    /// stage also has [`ORDER_COLUMN`].
     pub(crate) fn of<'a>(
         table: &TargetTable,
         columns: impl Iterator<Item = &'a str>,
+        numbers_rows: bool,
     ) -> StageTable {
         let columns: Vec<_> = columns.map(quote_ident).collect();
-        let create = format!(
+        let mut create = vec![format!(
             "create temporary table pgspate_stage on commit preserve rows as \
              select {} from {} with no data",
             columns.join(", "),
             table.sql_name
-        );
+        )];
+        if numbers_rows {
+            create.push(format!(
+                "alter table {STAGE_NAME} add column {ORDER_COLUMN} bigint \
+                 generated always as identity"
+            ));
+        }
         StageTable { create }
     }
 
-    /// Returns the CREATE statement.
-    pub(crate) fn create_sql(&self) -> &str {
+    /// Returns the statements, in order.
+    pub(crate) fn create_statements(&self) -> &[String] {
         &self.create
     }
 
     /// Creates the stage in a session.
     pub(crate) async fn create_in(&self, client: &Client) -> Result<()> {
         let failed = server_error("could not create a temporary table to stage rows in".to_owned());
-        let sql = format!("set temp_buffers = '{TEMP_BUFFERS}'; {}", self.create);
+        let sql = format!("set temp_buffers = '{TEMP_BUFFERS}'; {}", self.create.join("; "));
         client.batch_execute(&sql).await.map_err(|error| {
             let is_forbidden = error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE);
             let error = failed(error);

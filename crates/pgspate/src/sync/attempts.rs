@@ -211,6 +211,9 @@ impl<'a> SyncAttempts<'a> {
     }
 
     /// Combines the reports of all sessions, and adds measurements and advice.
+    ///
+    /// # Errors
+    /// Only for a check. Otherwise the rows are committed, and failures are warnings.
     async fn report(&self, parts: &[SyncReport]) -> Result<SyncReport> {
         let sync = self.sync;
         let first = &self.sessions[0].connection;
@@ -236,9 +239,17 @@ impl<'a> SyncAttempts<'a> {
             let measured = Measurement::take(&first.client, &table).await.since(before);
             report.set_measured(measured, sync.options.price_per_million);
         }
-        let mut facts = read_advice_facts(&first.client, sync).await?;
-        facts.can_split = report.has_grown() && can_split(sync, first).await;
-        report.advice = advice(&report, &facts);
+        match read_advice_facts(&first.client, sync).await {
+            Ok(mut facts) => {
+                facts.can_split = report.has_grown() && can_split(sync, first).await;
+                report.advice = advice(&report, &facts);
+            }
+            Err(error) if report.is_check => return Err(error),
+            Err(error) => {
+                let why = error.messages().join(": ");
+                report.warnings.push(format!("no advice: {why}; the rows are written"));
+            }
+        }
         report.warnings.extend(sync.staging.reading.warnings());
         report.input.clone_from(&sync.evidence);
         report.header_guess.clone_from(&sync.staging.reading.header_guess);

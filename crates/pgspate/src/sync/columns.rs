@@ -11,7 +11,7 @@ use tokio_postgres::Client;
 use crate::plan::PlannedColumn;
 use crate::stage::keys::{self, EQUALS};
 use crate::{Error, ErrorKind, Result, did_you_mean};
-use pgspate_target::{TargetColumn, TargetTable, quote_ident, server_error};
+use pgspate_target::{TargetColumn, TargetTable, TypeKind, quote_ident, server_error};
 
 /// Query for whether no two rows of the table can have the same key. This requires a unique index
 /// whose columns are all in the key, cannot be NULL, and use the default equality of their types.
@@ -31,6 +31,9 @@ select exists (
         join pg_opclass c on c.oid = i.indclass[k.nth - 1]
         where k.nth <= i.indnkeyatts))";
 
+/// Oids of `int2vector` and `oidvector`, which are arrays by another name.
+const ARRAY_LIKE_TYPES: [u32; 2] = [22, 30];
+
 /// A column of the target that the source has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SyncColumn {
@@ -39,6 +42,8 @@ pub(super) struct SyncColumn {
     /// The equality operator of the column's type, schema-qualified.
     pub(super) equals: String,
     pub(super) is_nullable: bool,
+    /// Whether the type is an array.
+    pub(super) is_array: bool,
     /// Whether equal values are identical.
     pub(super) is_exact: bool,
     /// Whether an update cannot set the column, as for `generated always as identity`.
@@ -56,6 +61,12 @@ pub(super) struct SyncColumns {
     pub(super) key_is_unique: bool,
     /// Whether an UPDATE may set key columns. If not, equal keys are not compared byte by byte.
     pub(super) may_set_key: bool,
+}
+
+/// Returns whether the column's type is an array, or a domain over an array.
+fn is_array(column: &TargetColumn) -> bool {
+    let base = column.ty.base();
+    matches!(base.kind, TypeKind::Array(..)) || ARRAY_LIKE_TYPES.contains(&base.oid)
 }
 
 /// Returns whether the table cannot have two rows with the same key.
@@ -88,8 +99,10 @@ pub(super) async fn check_comparable(
     let is_unsure =
         |it: &&TargetColumn| names.contains(&it.name) && !operators.contains_key(&it.name);
     for column in table.columns.iter().filter(is_unsure) {
-        let sync_column = SyncColumn { is_nullable: true, ..SyncColumn::of(column) };
-        // Only the server knows whether arrays, rows and types of extensions can be matched.
+        // Only the server knows whether arrays, rows and types of extensions can be matched. The
+        // condition must have no other part by which the server could join.
+        let sync_column =
+            SyncColumn { is_nullable: true, is_array: false, ..SyncColumn::of(column) };
         let name = &sync_column.name;
         let rows = format!("(select null::{} as {name})", column.ty.name);
         let sql = format!(
@@ -203,6 +216,7 @@ impl SyncColumn {
             name: quote_ident(&column.name).into_owned(),
             equals: EQUALS.to_owned(),
             is_nullable: !column.not_null,
+            is_array: is_array(column),
             is_exact: keys::is_exact(column),
             is_fixed: column.is_identity,
             is_ignored: false,
@@ -214,9 +228,14 @@ impl SyncColumn {
     /// array equality can be hashed and sorted.
     pub(super) fn matches(&self, left: &str, right: &str) -> String {
         let name = &self.name;
-        match self.is_nullable {
-            true => format!("array[{left}.{name}] {EQUALS} array[{right}.{name}]"),
-            false => format!("{left}.{name} {} {right}.{name}", self.equals),
+        let in_arrays = format!("array[{left}.{name}] {EQUALS} array[{right}.{name}]");
+        match (self.is_nullable, self.is_array) {
+            // An array of a NULL array is an empty array, as is an array of an empty array.
+            (true, true) => format!(
+                "(({left}.{name} is null) {EQUALS} ({right}.{name} is null) and {in_arrays})"
+            ),
+            (true, false) => in_arrays,
+            (false, _) => format!("{left}.{name} {} {right}.{name}", self.equals),
         }
     }
 }

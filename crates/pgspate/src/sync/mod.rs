@@ -33,6 +33,7 @@ use tokio::time::timeout;
 pub use refusal::SyncRefusal;
 pub use report::{Examples, SyncReport};
 pub use script::SyncScript;
+pub(crate) use staging::check_sees_all_rows;
 pub use statements::Scope;
 
 use crate::copy::{CopyOutcome, LaneSession};
@@ -364,10 +365,9 @@ impl PreparedSync {
         // The stored bytes of a compressed source are a lower bound of the staged bytes.
         space.check(self.staging.stored_bytes()).map_err(|error| self.explain_failure(error))?;
         if let Some(extent) = self.extent {
-            match self.run_with_read_ahead(extent, watch, started) {
-                Ok(Some(report)) => return Ok(report),
-                Ok(None) => self.staging.rows = StagedRows::All,
-                Err(error) => return Err(self.explain_failure(error)),
+            match self.run_with_read_ahead(extent, watch, started)? {
+                Some(report) => return Ok(report),
+                None => self.staging.rows = StagedRows::All,
             }
         }
         self.run_with_all_rows(watch, started)
@@ -387,7 +387,7 @@ impl PreparedSync {
     ) -> Result<Option<SyncReport>> {
         let runtime = self.runtime.clone();
         let holder = runtime.block_on(until_cancelled(watch, &[], ahead::open_session(self)));
-        let Some(holder) = some_unless_failed(holder)? else { return Ok(None) };
+        let Some(holder) = self.some_unless_failed(holder)? else { return Ok(None) };
         let result = self.run_with_snapshot(extent, &holder, watch, started);
         // A lost connection of the holder may mean that the control connection is lost, too.
         let _ = self.staging.control_session.reconnect();
@@ -415,13 +415,15 @@ impl PreparedSync {
         let runtime = self.runtime.clone();
         watch.copy.set_phase(Some("reading the table".to_owned()));
         let read = self.read_ahead(extent, holder, watch);
-        let Some((ahead, before)) = some_unless_failed(read)?.flatten() else { return Ok(None) };
+        let read = self.some_unless_failed(read)?;
+        let Some((ahead, before)) = read.flatten() else { return Ok(None) };
         self.staging.rows = StagedRows::Missing(ahead);
         let staged = self.staging.stage(watch);
         // The session with the stage now has its own lock and snapshot.
         let limit = self.options.limits.stall_timeout;
         let releasing = async { drop(timeout(limit, ahead::release_snapshot(holder)).await) };
         runtime.block_on(releasing);
+        // An error of staging names the table already.
         let Some((sessions, outcome)) = some_unless_failed(staged)? else { return Ok(None) };
         if self.staging.ahead().is_none_or(|ahead| ahead.known.is_useless()) {
             return Ok(None);
@@ -435,8 +437,8 @@ impl PreparedSync {
         (self.committed, self.before) = (committed, before);
         let is_final = |error: &Error| has_begun && !attempts::may_succeed_with_all_rows(error);
         match done {
-            Err(error) if is_final(&error) => Err(error),
-            done => Ok(some_unless_failed(done)?.map(|mut report| {
+            Err(error) if is_final(&error) => Err(self.explain_failure(error)),
+            done => Ok(self.some_unless_failed(done)?.map(|mut report| {
                 report.set_seconds(stage_seconds, written.elapsed(), None);
                 report
             })),
@@ -488,6 +490,7 @@ impl PreparedSync {
         let (vacuumed, mut known) = (committed.written.vacuum_seconds, committed.transactions);
         let work = SyncAttempts::new(&self, &sessions, outcome.bytes_sent, watch);
         let mut work = work.resuming(before, committed);
+        let mut may_insert_again = true;
         let mut report = loop {
             let attempt = work.attempt();
             match runtime.block_on(until_cancelled(watch, &connections(&sessions), attempt)) {
@@ -504,6 +507,9 @@ impl PreparedSync {
                         return Err(self.explain_failure(error));
                     }
                 }
+                Err(error)
+                    if session_part::is_refused_as_duplicate(&error)
+                        && mem::take(&mut may_insert_again) => {}
                 Err(error) => return Err(self.explain_failure(error)),
             }
         };
@@ -557,6 +563,11 @@ impl PreparedSync {
     fn explain_failure(&self, error: Error) -> Error {
         let kind = error.kind();
         Error::new(kind, format!("could not sync {}", self.table())).because(error)
+    }
+
+    /// Turns errors into `None` like [`some_unless_failed`], and names the table in other errors.
+    fn some_unless_failed<T>(&self, result: Result<T>) -> Result<Option<T>> {
+        some_unless_failed(result).map_err(|error| self.explain_failure(error))
     }
 }
 

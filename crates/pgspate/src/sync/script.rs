@@ -89,7 +89,10 @@ impl PreparedSync {
         SyncScript {
             table: table.sql_name.clone(),
             oid: table.oid,
-            begin: vec![lock, drop(stage::STAGE_NAME), stage.create_sql().to_owned()],
+            begin: [lock, drop(stage::STAGE_NAME)]
+                .into_iter()
+                .chain(stage.create_statements().iter().cloned())
+                .collect(),
             setting_names: settings.iter().map(name).collect(),
             settings,
             stage: stage::STAGE_NAME,

@@ -18,6 +18,9 @@ use pgspate_target::ledger::check_no_dropped_keys;
 use pgspate_target::measure::{StatementCost, TransactionCounters};
 use pgspate_target::server_error;
 
+/// The message of an INSERT that the server refused.
+const INSERT_REFUSED: &str = "could not insert rows";
+
 /// Begins a transaction that sees a single state of the table.
 pub(super) const BEGIN: &str = "begin isolation level repeatable read; ";
 
@@ -92,8 +95,19 @@ pub(super) async fn write_differences(
     check_no_dropped_keys(&sync.staging.control().client, oid).await?;
     // This commit waits for the disk, unlike the commits of staging.
     let committed = client.batch_execute(COMMIT_DURABLY).await;
-    committed.map_err(|error| connection.explain("could not commit", error))?;
+    committed.map_err(|error| explain_commit(connection.explain("could not commit", error)))?;
     Ok(report)
+}
+
+/// Adds a hint if the connection was lost, because the server may have committed.
+fn explain_commit(error: Error) -> Error {
+    if error.kind() != ErrorKind::Connect {
+        return error;
+    }
+    error.hint_also(
+        "The connection was lost during the commit, so the rows may be written. Run the same \
+         command again: it writes only what still differs.",
+    )
 }
 
 /// Checks that the differences found in an earlier transaction still hold: rows to write are still
@@ -260,7 +274,8 @@ async fn apply_changes(
         all.add(swap_values::update(client, sync, statements).await?);
     }
     if report.inserted > 0 {
-        all.add(planned.execute(&statements.insert()).await.map_err(failed_to("insert rows"))?);
+        let refused = server_error(INSERT_REFUSED.to_owned());
+        all.add(planned.execute(&statements.insert()).await.map_err(refused)?);
     }
     let found = report.deleted + report.updated + report.inserted;
     if all.rows != found && !statements.storage.has_row_addresses {
@@ -277,6 +292,13 @@ async fn apply_changes(
         ));
     }
     Ok(all)
+}
+
+/// Returns whether the INSERT was refused because of a unique value that the table has. Another
+/// session may have inserted the value after the snapshot was taken.
+pub(super) fn is_refused_as_duplicate(error: &Error) -> bool {
+    error.sqlstate() == Some(&SqlState::UNIQUE_VIOLATION)
+        && error.messages().iter().any(|message| message == INSERT_REFUSED)
 }
 
 /// Adds a hint, if a deleted row is still referred to by a row of the same table.

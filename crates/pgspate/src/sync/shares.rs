@@ -121,6 +121,7 @@ mod tests {
             name: name.to_owned(),
             equals: "operator(pg_catalog.=)".to_owned(),
             is_nullable: false,
+            is_array: false,
             is_exact: true,
             is_fixed: false,
             is_ignored: false,

@@ -61,8 +61,9 @@ impl Staging {
     /// Also returns the table if it was created. Blocks the calling thread.
     ///
     /// # Errors
-    /// The errors of [`Survey::take`]. [`ErrorKind::Plan`] if the table does not exist. The errors
-    /// of [`RowPlan::make`] if the source does not fit the table.
+    /// The errors of [`Survey::take`]. [`ErrorKind::Plan`] if the table does not exist, or if
+    /// row-level security may hide rows of it. The errors of [`RowPlan::make`] if the source does
+    /// not fit the table.
     pub(super) fn prepare(
         options: &SyncOptions,
         dsn: Dsn,
@@ -91,6 +92,7 @@ impl Staging {
                 CreatedTable::create(connection, &name, &reading.inferred, options, server)?
             }
         };
+        check_sees_all_rows(&table)?;
         let to_add = match created {
             None => {
                 let connection = &control_session.connection;
@@ -116,7 +118,8 @@ impl Staging {
             // In binary mode, rows that go as text would be staged after the chunk's other rows.
             plan.mode = EncodeMode::Text;
         }
-        let stage = StageTable::of(&table, plan.columns.iter().map(|column| column.name.as_str()));
+        let columns = plan.columns.iter().map(|column| column.name.as_str());
+        let stage = StageTable::of(&table, columns, options.keeps_last);
         let rows = StagedRows::All;
         let staging = Staging {
             control_session,
@@ -282,4 +285,21 @@ impl Staging {
     pub(super) fn control(&self) -> &Connection {
         &self.control_session.connection
     }
+}
+
+/// Checks that no policy hides rows of the table from this role. The sync would count a hidden row
+/// as absent: it would insert the row again, and say that the table equals the source.
+///
+/// # Errors
+/// [`ErrorKind::Plan`] if row-level security applies to this role.
+pub(crate) fn check_sees_all_rows(table: &TargetTable) -> Result<()> {
+    if !table.row_security {
+        return Ok(());
+    }
+    let message = format!(
+        "row-level security of {} applies to this role and may hide rows of the table",
+        table.sql_name
+    );
+    Err(Error::new(ErrorKind::Plan, message)
+        .hint("Sync as a role that sees all rows: `alter role ... bypassrls`."))
 }

@@ -8,9 +8,9 @@ use tokio_postgres::Client;
 use super::columns::{SyncColumn, SyncColumns};
 use super::report::Examples;
 use super::transactions::TransactionSplit;
-use crate::stage::STAGE_NAME;
 use crate::stage::keys::{self, EQUALS};
 use crate::stage::planner::PlannedStatements;
+use crate::stage::{ORDER_COLUMN, STAGE_NAME};
 use pgspate_target::StorageFacts;
 
 /// The temporary table of differences.
@@ -142,7 +142,8 @@ impl SyncStatements<'_> {
         format!(
             "delete from {STAGE_NAME} where ctid {EQUALS} any (select ctid from (\
                  select ctid, pg_catalog.row_number() over \
-                        (partition by {keys} order by ctid desc) as nth from {STAGE_NAME}) s \
+                        (partition by {keys} order by {ORDER_COLUMN} desc) as nth \
+                 from {STAGE_NAME}) s \
              where nth operator(pg_catalog.>) 1)"
         )
     }

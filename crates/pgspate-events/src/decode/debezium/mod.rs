@@ -168,6 +168,8 @@ impl Debezium {
             old = Some(self.read_old_key(&names, moved, types)?);
             op = ChangeKind::Update;
         } else if let (ChangeKind::Update | ChangeKind::Delete, None) = (op, &key) {
+            // Beside a key, `before` is not read: without `replica identity full`, its other
+            // columns are NULL, or 0 and empty text if they cannot be NULL.
             if let Some(before) = row("before") {
                 old = Some(self.row(&names, before, schema.as_deref(), types)?);
             }

@@ -322,11 +322,25 @@ impl ApplyTable {
         facts
     }
 
-    /// Checks whether the columns begin with the columns of `old`, so that a log of events for
-    /// `old` can be read.
+    /// Checks whether the columns begin with the columns of `old` and the key is the same, so that
+    /// a log of events for `old` can be read.
     pub(crate) fn extends(&self, old: &ApplyTable) -> bool {
         let mut both = old.columns.iter().zip(&self.columns);
-        self.columns.len() >= old.columns.len() && both.all(|(a, b)| a.name == b.name)
+        self.columns.len() >= old.columns.len()
+            && both.all(|(a, b)| a.name == b.name)
+            && self.has_key_of(old)
+    }
+
+    /// Checks whether the key has the same columns as the key of `old`. If not, events that were
+    /// checked against `old` may not identify their rows.
+    pub(crate) fn has_key_of(&self, old: &ApplyTable) -> bool {
+        let [names, old_names] = [self, old].map(|facts| {
+            let key = facts.fold_key.columns.iter();
+            let mut names: Vec<_> = key.map(|(at, _)| &facts.columns[*at].name).collect();
+            names.sort();
+            names
+        });
+        names == old_names
     }
 
     /// Checks whether all columns are known as the server has them. They are not if a column was

@@ -198,7 +198,8 @@ impl RoutedTable {
                 );
                 Err(Error::new(ErrorKind::Format, message).hint(format!(
                     "Give {} a primary key on the columns by which the source identifies rows, or \
-                     have the source send whole old rows.",
+                     have the source send whole old rows. Debezium's `message.key.columns` must \
+                     also name the target's key.",
                     self.facts.table.sql_name
                 )))
             }

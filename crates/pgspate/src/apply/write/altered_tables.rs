@@ -49,7 +49,7 @@ pub(super) fn mark_widened_tables(batch: &EventBatch) {
 /// Reads the altered tables of a batch again, and encodes the batch again. No transaction is open.
 ///
 /// # Errors
-/// [`ErrorKind::Plan`] if a table has lost a column that an event gives.
+/// [`ErrorKind::Plan`] if a table has lost a column that an event gives, or has another key.
 pub(super) async fn encode_again(session: &WriterSession, batch: &mut EventBatch) -> Result<()> {
     let client = &session.connection.client;
     let settings = read_session(client).await?;
@@ -67,6 +67,9 @@ pub(super) async fn encode_again(session: &WriterSession, batch: &mut EventBatch
         if !batch.log.move_columns(at, &places, new.columns.len() as u16) {
             return Err(altered_table_error(name));
         }
+        if !new.has_key_of(facts) {
+            return Err(altered_key_error(name));
+        }
         *facts = Arc::new(new);
     }
     batch.encoded_tables =
@@ -79,6 +82,16 @@ fn altered_table_error(name: &str) -> Error {
     let message = format!("a column of {name} was dropped or renamed while its events were read");
     Error::new(ErrorKind::Plan, message)
         .hint("The events are not applied. Run the same command again.")
+}
+
+/// Returns the error for events that were checked against another key. An event that identified its
+/// row by the old key may not identify the row by the new key, or without a key.
+fn altered_key_error(name: &str) -> Error {
+    let message = format!("the key of {name} changed while its events were read");
+    Error::new(ErrorKind::Plan, message).hint(
+        "The events are not applied. Run the same command again, which reads the key that the \
+         table has now. A table without a key needs whole old rows from the source.",
+    )
 }
 
 /// Returns the error for a source transaction of which a part was written before the alteration was

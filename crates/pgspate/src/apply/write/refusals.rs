@@ -123,7 +123,7 @@ impl RefusalSearch<'_> {
     /// Runs the statements that add unknown columns.
     async fn add_columns(&self, session: &WriterSession) -> Result<()> {
         for addition in &self.batch.column_additions {
-            session.run(addition, "add a column").await?;
+            session.run(addition, "add a column").await.map_err(hint_pending_checks)?;
         }
         Ok(())
     }
@@ -298,6 +298,19 @@ impl RefusalSearch<'_> {
             message: error.messages().join(": "),
             payload: own_format::write_logged_event(&self.batch.log, change, table, columns),
         }
+    }
+}
+
+/// Adds a hint if no column can be added because deferred constraints of the open transaction are
+/// still to be checked. The transaction then has rows of earlier batches.
+fn hint_pending_checks(error: Error) -> Error {
+    match error.sqlstate() {
+        Some(code) if *code == SqlState::OBJECT_IN_USE => error.hint(
+            "The transaction of the source is larger than a batch, and a deferrable constraint of \
+             the table is checked at its end. Add the column to the table before the run, or raise \
+             `--batch-rows` and `--batch-bytes`, so that one batch has the whole transaction.",
+        ),
+        _ => error,
     }
 }
 

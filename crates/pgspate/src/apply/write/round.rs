@@ -87,6 +87,10 @@ pub(super) enum StepAction {
     /// Stages rows to be deleted and inserted again, so that other rows can take their unique
     /// values.
     Reinsert,
+    /// Locks the rows to be deleted and inserted again, against new references to them.
+    LockReinserted,
+    /// Deletes the rows that are inserted again.
+    DeleteReinserted,
     Delete,
     /// Removes pairs of an inserted and a deleted row from the stage, for a table without a key.
     CancelPairs,
@@ -111,8 +115,17 @@ impl StepAction {
     pub(super) fn returns_value(self) -> bool {
         use StepAction::{
             AskCascades, AskDuplicates, AskIdentityChanges, AskKeyClaims, AskMissing,
+            LockReinserted,
         };
-        matches!(self, AskDuplicates | AskKeyClaims | AskIdentityChanges | AskMissing | AskCascades)
+        matches!(
+            self,
+            AskDuplicates
+                | AskKeyClaims
+                | AskIdentityChanges
+                | AskMissing
+                | AskCascades
+                | LockReinserted
+        )
     }
 }
 
@@ -128,6 +141,7 @@ pub(super) fn round_steps(round_tables: &[RoundTable<'_>]) -> Vec<RoundStep> {
         !round_table.facts.is_referenced || round_table.statements.reinserts()
     };
     for (at, round_table) in round_tables.iter().enumerate().rev() {
+        steps.add_delete_reinserted(at, round_table);
         if is_early(round_table) {
             steps.add_delete(at, round_table, true);
         }
@@ -237,11 +251,22 @@ impl StepList<'_> {
         }
     }
 
+    /// Adds the statements that delete the rows to insert again.
+    fn add_delete_reinserted(&mut self, at: usize, round_table: &RoundTable<'_>) {
+        let statements = &round_table.statements;
+        if !statements.reinserts() || round_table.encoded.upserts == 0 {
+            return;
+        }
+        if let Some(sql) = statements.lock_reinserted() {
+            self.add(at, StepAction::LockReinserted, "lock rows of @", sql);
+        }
+        let sql = statements.delete_reinserted();
+        self.add(at, StepAction::DeleteReinserted, "delete rows of @", sql);
+    }
+
     /// Adds the DELETE of rows by key. With `is_early`, the DELETE runs before the inserts.
     fn add_delete(&mut self, at: usize, round_table: &RoundTable<'_>, is_early: bool) {
-        let is_needed =
-            round_table.encoded.deletes > 0 || (is_early && round_table.statements.reinserts());
-        if is_needed && round_table.facts.has_key() {
+        if round_table.encoded.deletes > 0 && round_table.facts.has_key() {
             self.add(
                 at,
                 StepAction::Delete,
@@ -296,6 +321,8 @@ pub(super) fn count_step(
             counts.reinserted += rows;
         }
         StepAction::FillIn
+        | StepAction::LockReinserted
+        | StepAction::DeleteReinserted
         | StepAction::AskDuplicates
         | StepAction::AskKeyClaims
         | StepAction::AskIdentityChanges
@@ -351,9 +378,8 @@ pub(super) async fn write_tables(
         }
         run_step(session, &step, &round_tables[step.round_table], &mut counts).await?;
     }
-    // Re-inserted rows count as updates.
-    counts.deleted -= counts.reinserted;
-    counts.inserted -= counts.reinserted;
+    // Re-inserted rows count as updates. A trigger may keep an inserted row out.
+    counts.inserted = counts.inserted.saturating_sub(counts.reinserted);
     counts.reinserted = 0;
     // Cancelled pairs were neither looked up nor written.
     counts.missing -= counts.cancelled_pairs;
@@ -390,8 +416,16 @@ async fn run_step(
         | StepAction::AskKeyClaims
         | StepAction::AskIdentityChanges
         | StepAction::AskCascades => 0,
-        StepAction::AskMissing => {
+        StepAction::AskMissing | StepAction::LockReinserted => {
             session.query_value::<i64>(&step.sql, &step.task).await?.unsigned_abs()
+        }
+        StepAction::DeleteReinserted => {
+            let marked = round_table.statements.count_reinserted();
+            let marked = session.query_value::<i64>(&marked, &step.task).await?.unsigned_abs();
+            match session.execute(&step.sql, &step.task).await? {
+                deleted if deleted == marked => deleted,
+                _ => return Err(reinserted_meanwhile_error(name)),
+            }
         }
         _ => session.execute(&step.sql, &step.task).await?,
     };
@@ -490,6 +524,17 @@ fn taken_key_error(name: &str) -> Error {
         "Rows that exchange their keys need a stream with transactions, as wal2json writes by \
          default (`include-transaction`).",
     )
+}
+
+/// Returns the error if rows that are to be inserted again could not all be deleted. The other rows
+/// would keep their old values. The batch is tried again.
+fn reinserted_meanwhile_error(name: &str) -> Error {
+    let message = format!(
+        "another session has changed rows of {name} that exchange unique values, or refers to them"
+    );
+    Error::new(ErrorKind::Server, message)
+        .with_sqlstate(SqlState::T_R_SERIALIZATION_FAILURE)
+        .hint("If this happens again and again, a trigger of the table keeps deletes out.")
 }
 
 /// Returns the error if an update sets a column that the server sets alone.

@@ -58,7 +58,13 @@ pub(in crate::sync) async fn read_table(
         let copy = copy_to_sql(sync, *range);
         let failed = |error| connection.explain("could not read the table", error);
         let client = &connection.client;
-        let begin = format!("{BEGIN}; set transaction snapshot '{snapshot}'");
+        // The holder of the snapshot keeps the table's lock until the readers are done. A session
+        // that waits for a stronger lock waits for the holder, so no reader may wait behind it.
+        let begin = format!(
+            "{BEGIN}; set transaction snapshot '{snapshot}'; \
+             lock table {} in access share mode nowait",
+            sync.table()
+        );
         client.batch_execute(&begin).await.map_err(failed)?;
         let (session, rows) = (Arc::clone(connection), Arc::clone(&rows));
         let row_hasher = row_hasher.clone();

@@ -7,6 +7,7 @@
 //! values. For a few rows it does not depend on their number either.
 
 mod identity;
+mod reinsert;
 mod without_key;
 
 use crate::apply::batch::{ColumnPresence, EncodedTable, RowAction};
@@ -155,42 +156,6 @@ impl<'a> ApplyStatements<'a> {
         self.reinserts
     }
 
-    /// Returns, for each unique index, a statement that completes rows whose new values another row
-    /// has, and marks them for delete and insert.
-    pub(crate) fn reinsert_sql(&self) -> Vec<String> {
-        let unique = self.facts.unique_indexes.iter().filter(|_| self.reinserts);
-        unique.map(|columns| self.reinsert_for_index(columns)).collect()
-    }
-
-    /// Returns the statement of [`ApplyStatements::reinsert_sql`] for the unique index on
-    /// `columns`.
-    fn reinsert_for_index(&self, columns: &[usize]) -> String {
-        let (mut differs, mut holds) = (Vec::new(), Vec::new());
-        for at in columns {
-            let column = &self.facts.columns[*at];
-            let name = &column.sql;
-            let new = format!("(case when {} then s.{name} else t.{name} end)", is_given_sql(*at));
-            differs.push(column.differ_sql(&format!("t.{name}"), &new));
-            holds.push(column.equal_sql(&format!("o.{name}"), &new));
-        }
-        format!(
-            "update {} s set {}, {ACTION_COLUMN} = {} from {} t \
-             where s.{ACTION_COLUMN} in ({}, {}) and {} and ({}) \
-             and exists (select from {} o where {}){}",
-            self.stage,
-            self.set_filled_columns(|column| format!("t.{}", column.sql)),
-            RowAction::Reinsert as i16,
-            self.table,
-            RowAction::Update as i16,
-            RowAction::Upsert as i16,
-            self.key_matches(),
-            differs.join(" or "),
-            self.table,
-            holds.join(" and "),
-            self.unreferenced_condition()
-        )
-    }
-
     /// Returns the condition that no row refers to the target's row.
     fn unreferenced_condition(&self) -> String {
         self.facts.referrers.iter().map(|refers| format!(" and not {refers}")).collect()
@@ -331,15 +296,10 @@ impl<'a> ApplyStatements<'a> {
             true => self.unreferenced_condition(),
             false => String::new(),
         };
-        let which = match () {
-            () if is_early && self.reinserts => {
-                format!("in ({}, {})", RowAction::Delete as i16, RowAction::Reinsert as i16)
-            }
-            // Without statistics the planner estimates a third of the rows for `<=`, and one in two
-            // hundred for `=`.
-            () if self.deletes_many => format!("<= {}", RowAction::Delete as i16),
-            () => format!("= {}", RowAction::Delete as i16),
-        };
+        // Without statistics the planner estimates a third of the rows for `<=`, and one in two
+        // hundred for `=`.
+        let operator = if self.deletes_many { "<=" } else { "=" };
+        let which = format!("{operator} {}", RowAction::Delete as i16);
         format!(
             "delete from {} t using {} where s.{ACTION_COLUMN} {which} and {}{unreferenced}",
             self.table,
