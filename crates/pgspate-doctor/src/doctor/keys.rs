@@ -95,9 +95,9 @@ pub(super) async fn check_primary_keys(context: &CheckContext<'_>) -> CheckResul
     Ok(PRIMARY.findings_or_ok(rows.iter().map(finding), "every table has a primary key"))
 }
 
-/// Adds advice, and the statements that make a primary key: from a unique index, the columns of one
-/// or a column `id` if the table has them, otherwise from a new column. Only a new column needs a
-/// rewrite of the table.
+/// Adds advice, and the statements that make a primary key. The key has a unique index or its
+/// columns, or else a column `id`, or else a new column. Only a new column needs a rewrite of the
+/// table.
 fn add_key_statements(finding: Finding, row: &Row, table: &str) -> Finding {
     const WHY: &str = "Without one, equal rows cannot be told apart, and updates and deletes \
                        cannot be replicated.";

@@ -1,5 +1,6 @@
 //! Two `tune --apply` at the same time, in two databases. No lock covers several databases.
 
+use super::roles::apply_beside;
 use super::{OUTSTANDING, run, server_with_settings, settings_state, start_tune, tune};
 use crate::run::{ask, finish, session, wait_until};
 
@@ -32,4 +33,27 @@ fn an_apply_stops_if_another_database_was_faster() {
     assert_eq!(ask(&dsn, OUTSTANDING), "0");
     assert_eq!(tune(&other, "--revert").status, Some(0));
     assert_eq!(settings_state(&server), before);
+}
+
+#[test]
+fn an_apply_whose_marker_is_replaced_changes_nothing() {
+    let server = server_with_settings();
+    let dsn = server.dsn();
+    let before = settings_state(&server);
+    // Repeat if the test was so slow that `tune` gave up waiting for the server.
+    let refused = loop {
+        let replace = ["set pgspate.tuned = ''", "alter system set pgspate.tuned = 'other 1 1-1'"];
+        let run_once = apply_beside(&server, "postgres", &replace);
+        if !run_once.stderr.contains("the server has not read its settings") {
+            break run_once;
+        }
+    };
+    assert_eq!(refused.status, Some(2), "{}", refused.stderr);
+    let expected = "another `pgspate tune` or another session has changed";
+    assert!(refused.stderr.contains(expected), "{}", refused.stderr);
+    assert_eq!(ask(&dsn, OUTSTANDING), "0");
+    let marker = "select setting from pg_file_settings where name = 'pgspate.tuned'";
+    assert_eq!(ask(&dsn, marker), "other 1 1-1");
+    run(&server, "alter system reset pgspate.tuned; select pg_reload_conf()");
+    wait_until("the server has read its settings", || settings_state(&server) == before);
 }
