@@ -13,8 +13,8 @@ use pgspate_target::ledger;
 const UNUSED: Check = Check {
     id: "unused-indexes",
     question: "Which indexes does no query read?",
-    rule: "pg_stat_all_indexes.idx_scan since the statistics began, or since the index was created; \
-           replicas count their scans themselves",
+    rule: "pg_stat_all_indexes.idx_scan since the statistics began, or since the index was \
+           created; replicas count their scans themselves",
 };
 const DUPLICATE: Check = Check {
     id: "duplicate-indexes",
