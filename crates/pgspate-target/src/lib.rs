@@ -44,7 +44,9 @@ pub use pgspate_base::{
     IDENT_BYTES_MAX, ServerRefusal, quote_ident, quote_literal, truncate_ident,
 };
 pub use pgspate_input::types::{PgType, SessionSettings, TypeKind};
-pub use recipe::{AUTOVACUUM_CHANGE, CurrentNames, RestoreRecipe, read_current_names};
+pub use recipe::{
+    AUTOVACUUM_CHANGE, CurrentNames, RestoreRecipe, StepStatements, read_current_names,
+};
 pub use search_path::{
     begin_pinned_sql, pin_transaction_sql, under_users_path_sql, users_path_sql,
 };
@@ -52,8 +54,8 @@ pub use session_settings::read_session;
 pub use similar_table::suggest_table;
 pub use storage::{StorageFacts, TableStorage};
 pub use table::{
-    LEDGER_SCHEMA, TargetColumn, TargetTable, Trigger, UnloggedExtent, check_is_user_schema,
-    find_altered_tables,
+    LEDGER_SCHEMA, NO_HYPERTABLE_GUARD, TargetColumn, TargetTable, Trigger, UnloggedExtent,
+    check_is_user_schema, find_altered_tables,
 };
 pub(crate) use trust::is_trusted_sql;
 pub use trust::untrusted_owner_sql;

@@ -63,10 +63,21 @@ pub struct CurrentNames {
     columns: Vec<NumberedColumn>,
     /// Whether the table's replica identity is a dropped index.
     lacks_replica_index: bool,
+    /// Whether the table is clustered on no index.
+    lacks_cluster_index: bool,
     /// The autovacuum options that are off.
     options_off: Vec<String>,
     referenced_table: Option<String>,
     referenced_columns: Vec<NumberedColumn>,
+}
+
+/// The statements of one step of a recipe.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StepStatements {
+    /// Statements that create the object, validate it, or restore options.
+    pub creation: Vec<String>,
+    /// Statements that give the object its comment, its statistics targets and its marks.
+    pub attributes: Vec<String>,
 }
 
 impl RestoreRecipe {
@@ -96,7 +107,8 @@ impl RestoreRecipe {
         serde_json::from_str(steps.first()?).ok()
     }
 
-    /// Returns the statements of one step, for the object `name` of the kind `kind`.
+    /// Returns the statements of one step, for the object `name` of the kind `kind`. An object that
+    /// exists already only needs the [`StepStatements::attributes`].
     ///
     /// # Errors
     /// [`ErrorKind::Ledger`] if columns were renamed or dropped, or if a text is not a single
@@ -107,50 +119,45 @@ impl RestoreRecipe {
         name: &str,
         current: &CurrentNames,
         step: usize,
-    ) -> Result<Vec<String>> {
+    ) -> Result<StepStatements> {
         check_is_clause(&self.definition)?;
-        let (table, quoted) = (&current.table, quote_ident(name));
-        match (kind, step) {
-            (AUTOVACUUM_CHANGE, _) => self.restore_options(current),
-            ("foreign key", 0) => self.add_foreign_key(&quoted, current),
+        let (table, quoted, definition) = (&current.table, quote_ident(name), &self.definition);
+        let constraint_attributes = self.constraint_attributes(&quoted, current);
+        let (creation, attributes) = match (kind, step) {
+            (AUTOVACUUM_CHANGE, _) => (self.restore_options(current)?, Vec::new()),
+            ("foreign key", 0) => {
+                (vec![self.add_foreign_key(&quoted, current)?], constraint_attributes)
+            }
             ("foreign key", _) => {
-                Ok(vec![format!("alter table only {table} validate constraint {quoted}")])
+                let validate = format!("alter table only {table} validate constraint {quoted}");
+                (vec![validate], Vec::new())
             }
             ("exclusion constraint", _) => {
                 self.check_columns(current)?;
-                let definition = &self.definition;
-                let mut statements = vec![
-                    self.set_tablespace(),
-                    format!("alter table only {table} add constraint {quoted} {definition}"),
-                ];
-                statements.extend(self.index_attributes(&quoted, current));
-                statements.extend(self.constraint_attributes(&quoted, current));
-                Ok(statements)
+                let add = format!("alter table only {table} add constraint {quoted} {definition}");
+                let mut attributes = self.index_attributes(&quoted, current);
+                attributes.extend(constraint_attributes);
+                (vec![self.set_tablespace(), add], attributes)
             }
             (_, 0) => {
                 self.check_columns(current)?;
                 let unique = if kind == IndexKind::Plain.name() { "" } else { "UNIQUE " };
-                let definition = &self.definition;
-                let mut statements = vec![
-                    self.set_tablespace(),
-                    format!("CREATE {unique}INDEX {quoted} ON {table} {definition}"),
-                ];
-                statements.extend(self.index_attributes(&quoted, current));
-                Ok(statements)
+                let create = format!("CREATE {unique}INDEX {quoted} ON {table} {definition}");
+                (vec![self.set_tablespace(), create], self.index_attributes(&quoted, current))
             }
             ("primary key" | "unique constraint", _) => {
                 let kind = if kind == "primary key" { "primary key" } else { "unique" };
                 let deferrable = if self.deferrable { " deferrable" } else { "" };
                 let deferred = if self.deferred { " initially deferred" } else { "" };
-                let mut statements = vec![format!(
+                let add = format!(
                     "alter table only {table} add constraint {quoted} {kind} using index \
                      {quoted}{deferrable}{deferred}"
-                )];
-                statements.extend(self.constraint_attributes(&quoted, current));
-                Ok(statements)
+                );
+                (vec![add], constraint_attributes)
             }
-            _ => Ok(self.constraint_attributes(&quoted, current)),
-        }
+            _ => (Vec::new(), constraint_attributes),
+        };
+        Ok(StepStatements { creation, attributes })
     }
 
     /// Returns the statement that selects the index's tablespace.
@@ -172,20 +179,21 @@ impl RestoreRecipe {
     }
 
     /// Returns statements that set the constraint's comment, and mark the index as clustered and as
-    /// replica identity. A replica identity that was changed since stays.
+    /// replica identity. A mark or a replica identity that was changed since stays.
     fn constraint_attributes(&self, name: &str, current: &CurrentNames) -> Vec<String> {
         let table = &current.table;
         let comment = self.constraint_comment.iter().map(|text| {
             format!("comment on constraint {name} on {table} is {}", quote_literal(text))
         });
-        let cluster = self.clustered.then(|| format!("alter table only {table} cluster on {name}"));
+        let cluster = (self.clustered && current.lacks_cluster_index)
+            .then(|| format!("alter table only {table} cluster on {name}"));
         let identity = (self.replica_identity && current.lacks_replica_index)
             .then(|| format!("alter table only {table} replica identity using index {name}"));
         comment.chain(cluster).chain(identity).collect()
     }
 
-    /// Returns statements that add the foreign key without validating it.
-    fn add_foreign_key(&self, name: &str, current: &CurrentNames) -> Result<Vec<String>> {
+    /// Returns the statement that adds the foreign key without validating it.
+    fn add_foreign_key(&self, name: &str, current: &CurrentNames) -> Result<String> {
         let referenced = current.referenced_table.as_ref().ok_or_else(|| {
             Error::new(
                 ErrorKind::Ledger,
@@ -200,12 +208,10 @@ impl RestoreRecipe {
         let referenced_columns =
             current_column_list(&self.referenced_columns, &current.referenced_columns)?;
         let (table, rest) = (&current.table, &self.definition);
-        let mut statements = vec![format!(
+        Ok(format!(
             "alter table only {table} add constraint {name} foreign key ({columns}) references \
              {referenced} ({referenced_columns}){rest} not valid"
-        )];
-        statements.extend(self.constraint_attributes(name, current));
-        Ok(statements)
+        ))
     }
 
     /// Returns the settings that were changed since the load changed them, in words. They stay as
@@ -214,10 +220,12 @@ impl RestoreRecipe {
         let is_attached = step == 1 || kind == "exclusion constraint";
         let identity = (self.replica_identity && is_attached && !current.lacks_replica_index)
             .then(|| format!("the replica identity of {}", current.table));
+        let cluster = (self.clustered && is_attached && !current.lacks_cluster_index)
+            .then(|| format!("the index to cluster {} on", current.table));
         let options = self.options.iter().map(|(name, _)| name);
         let options = options.filter(|name| !current.options_off.contains(name));
         let options = options.map(|name| format!("{name} of {}", current.table));
-        options.chain(identity).collect()
+        options.chain(identity).chain(cluster).collect()
     }
 
     /// Returns statements that set or reset the table's recorded options, as far as they are off.
@@ -321,6 +329,8 @@ const NAMES: &str = "\
 select format('%I', n.nspname), format('%I.%I', n.nspname, c.relname),
        c.relreplident = 'i' and not exists (
            select from pg_catalog.pg_index i where i.indrelid = c.oid and i.indisreplident),
+       not exists (
+           select from pg_catalog.pg_index i where i.indrelid = c.oid and i.indisclustered),
        array(select o.name from (values ('autovacuum_enabled', c.oid),
                                         ('toast.autovacuum_enabled', c.reltoastrelid)) o(name, oid)
              join pg_catalog.pg_class r on r.oid = o.oid
@@ -354,7 +364,8 @@ pub async fn read_current_names(
         table: name,
         columns: columns(table).await?,
         lacks_replica_index: row.get(2),
-        options_off: row.get(3),
+        lacks_cluster_index: row.get(3),
+        options_off: row.get(4),
         ..CurrentNames::default()
     };
     if recipe.referenced_table != 0 {
@@ -416,11 +427,12 @@ mod tests {
             columns: vec![(1, "A".to_owned()), (2, "b".to_owned())],
             referenced_table: Some("s.far".to_owned()),
             lacks_replica_index: false,
+            lacks_cluster_index: true,
             options_off: Vec::new(),
             referenced_columns: vec![(1, "x".to_owned()), (2, "z".to_owned())],
         };
         assert_eq!(
-            recipe.statements("foreign key", "k", &current, 0).unwrap(),
+            recipe.statements("foreign key", "k", &current, 0).unwrap().creation,
             ["alter table only s.t add constraint k foreign key (b, \"A\") references s.far \
               (x, z) ON DELETE CASCADE not valid"]
         );

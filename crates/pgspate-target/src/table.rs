@@ -190,12 +190,21 @@ select t.oid, format_type(t.oid, null), t.typtype::text, t.typbasetype, t.typtyp
        t.typreceive <> 0
 from used join pg_type t on t.oid = used.oid left join pg_range r on r.rngtypid = t.oid";
 
+/// A condition: a trigger is not the guard that TimescaleDB before 2.23 creates for a hypertable.
+/// TimescaleDB routes each row to a chunk, which has no such trigger.
+pub const NO_HYPERTABLE_GUARD: &str = "\
+not exists (select from pg_catalog.pg_proc f
+            join pg_catalog.pg_depend d on d.objid = f.oid and d.deptype = 'e'
+              and d.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass::pg_catalog.oid
+            join pg_catalog.pg_extension e on e.oid = d.refobjid
+            where f.oid = tgfoid and f.proname = 'insert_blocker' and e.extname = 'timescaledb')";
+
 /// Triggers, including row triggers that only a partition has.
 const TRIGGERS: &str = "\
 select tgname::text, tgtype & 1 = 1, tgtype & 66 <> 0 from pg_trigger
 where (tgrelid = (select oid from target) or tgtype & 1 = 1 and tgparentid = 0
          and tgrelid in (select relid from pg_partition_tree((select oid from target))))
-  and not tgisinternal and tgtype & 4 = 4
+  and not tgisinternal and tgtype & 4 = 4 and {no_guard}
   and tgenabled in ('A', case current_setting('session_replication_role')
                            when 'replica' then 'R' else 'O' end)
 order by tgname";
@@ -248,13 +257,14 @@ impl TargetTable {
         loop {
             let fetch_all = async |sql: &str| client.fetch_all(sql, &[&name]).await;
             let fetch = async |sql: &str| fetch_all(&format!("with {target} {sql}")).await;
+            let triggers = TRIGGERS.replace("{no_guard}", NO_HYPERTABLE_GUARD);
             let (table, types, columns, keys, triggers, indexes, oid_after) = tokio::join!(
                 biased;
                 fetch_all(&table_sql),
                 fetch_all(&types_sql),
                 fetch(COLUMNS),
                 fetch(FOREIGN_KEYS),
-                fetch(TRIGGERS),
+                fetch(&triggers),
                 fetch(INDEXES),
                 fetch("select oid from target")
             );

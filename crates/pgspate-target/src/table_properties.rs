@@ -20,8 +20,9 @@ array(select o from unnest(a.attoptions) o where o not like 'pg\\_attver=%' orde
 /// A property: the object that has it, and its value as text.
 pub type TableProperty = (String, String);
 
-/// Reads a table's properties, in an order that depends only on the properties. Must run with an
-/// empty search path.
+/// Reads a table's properties, in an order that depends only on the properties. Must run under
+/// [`DEFINITION_SETTINGS`](super::DEFINITION_SETTINGS), so that names are qualified and constants
+/// are complete.
 pub async fn table_properties(
     client: &Client,
     oid: u32,

@@ -2,7 +2,7 @@
 
 use pgspate_embedded::testing;
 
-use crate::run::wait_until;
+use crate::run::{command, finish, spawn, wait_until};
 use crate::{findings, wait_for_finding, warnings_and_notes};
 
 /// SQL that replaces the server's statistics views. The database's own counters were never reset.
@@ -56,6 +56,18 @@ fn counters_are_as_old_as_the_oldest_reset_of_the_server() {
             Vec::<serde_json::Value>::new()
         );
     }
+    // A load of the last days may have built the index again.
+    let folder = tempfile::TempDir::with_prefix("pgspate-cli-").unwrap();
+    std::fs::write(folder.path().join("t.csv"), "id\n1\n").unwrap();
+    let args = ["load", "--to", &db.dsn(), "t.csv", "--table", "t", "--quiet"];
+    let run = finish(spawn(&mut command(folder.path(), &args)));
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    let finding = wait_for_finding(&db.dsn(), "unused-indexes", "");
+    assert_eq!(finding["verdict"], "note", "{finding}");
+    let advice = finding["advice"].as_str().unwrap();
+    assert!(advice.contains("A load of the last 7 days may have built this index"), "{advice}");
+    db.run("update pgspate.job set finished = now() - interval '8 days'");
+    assert_eq!(wait_for_finding(&db.dsn(), "unused-indexes", "")["verdict"], "warning");
     let evidence = findings(&db.dsn(), "temporary-files", "")[0]["evidence"].to_string();
     assert!(evidence.contains("1.00 TB in 30,000 files of database"), "{evidence}");
 }

@@ -4,6 +4,7 @@
 mod busy_session;
 mod counter_age;
 mod examined_tables;
+mod false_alarms;
 mod held_back;
 mod io_checks;
 mod picture;

@@ -12,6 +12,7 @@ fn remedies_name_the_place_where_the_provider_has_its_settings() {
     let server = testing::server("autovacuum = off");
     let dsn = server.dsn();
     ask(&dsn, "create role rds_superuser");
+    ask(&dsn, "create database rdsadmin");
     let run = doctor(&dsn, "--watch 100ms");
     assert!(run.stdout.starts_with("Amazon RDS for PostgreSQL "), "{}", run.stdout);
     assert!(run.stdout.contains("no superuser"), "{}", run.stdout);
@@ -26,7 +27,11 @@ fn remedies_name_the_place_where_the_provider_has_its_settings() {
 #[test]
 fn aurora_has_no_checkpoints_to_tune() {
     let db = testing::database();
-    db.run("create function aurora_version() returns text language sql as $$ select '15.4' $$");
+    db.run(
+        "set allow_system_table_mods = on; \
+         create function pg_catalog.aurora_version() returns text language sql \
+         as $$ select '15.4' $$",
+    );
     let json: Value = serde_json::from_str(&tune(&db.dsn(), "--json").stdout).unwrap();
     assert_eq!(json["flavour"], "aurora");
     let names: Vec<&str> = json["proposals"]
@@ -43,14 +48,27 @@ fn aurora_has_no_checkpoints_to_tune() {
 
 #[test]
 fn terraform_has_the_resources_of_each_provider() {
-    for (role, resource) in [
-        ("cloudsqlsuperuser", "database_flags {"),
-        ("azure_pg_admin", "azurerm_postgresql_flexible_server_configuration"),
+    for (role, database, resource) in [
+        ("cloudsqlsuperuser", "cloudsqladmin", "database_flags {"),
+        ("azure_pg_admin", "azure_maintenance", "azurerm_postgresql_flexible_server_configuration"),
     ] {
         let server = testing::server("");
         ask(&server.dsn(), &format!("create role {role}"));
+        ask(&server.dsn(), &format!("create database {database}"));
         let terraform = tune(&server.dsn(), "--emit terraform").stdout;
         assert!(terraform.contains(resource), "{terraform}");
         assert!(terraform.contains("\"max_wal_size\""), "{terraform}");
     }
+}
+
+#[test]
+fn names_that_anybody_can_create_make_no_provider() {
+    let server = testing::server("rds.extensions = 'hstore'");
+    let dsn = server.dsn();
+    for role in ["rds_superuser", "cloudsqlsuperuser", "azure_pg_admin"] {
+        ask(&dsn, &format!("create role {role}"));
+    }
+    ask(&dsn, "create function aurora_version() returns text language sql as $$ select '15.4' $$");
+    let json: Value = serde_json::from_str(&tune(&dsn, "--json").stdout).unwrap();
+    assert_eq!(json["flavour"], "plain");
 }

@@ -9,7 +9,7 @@ use crate::{expect_no_finding, findings, remedy, wait_for_finding, warnings_and_
 /// Brings a database into a bad state, expects the finding, runs its remedy, and expects no
 /// finding.
 #[track_caller]
-fn check_remedy(bad: &str, id: &str, args: &str) -> (TestDb, Value) {
+pub(crate) fn check_remedy(bad: &str, id: &str, args: &str) -> (TestDb, Value) {
     let db = testing::database();
     db.run(bad);
     let finding = wait_for_finding(&db.dsn(), id, args);

@@ -1,5 +1,6 @@
 //! `pgspate tune`: settings are applied and reverted, also after a kill in between.
 
+mod races;
 mod roles;
 
 use std::fs;

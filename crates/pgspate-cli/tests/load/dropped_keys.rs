@@ -14,7 +14,7 @@ const TRUNCATE_ALL: &str = "truncate t, pgspate.job, pgspate.source_file, pgspat
                             pgspate.ledger, pgspate.reject, pgspate.change";
 
 /// Selects the definitions of the indexes and constraints of the table that was named `t` first.
-const SELECT_DEFINITIONS: &str = "\
+pub(crate) const SELECT_DEFINITIONS: &str = "\
 select string_agg(line, E'\\n' order by line) from (
     select pg_get_indexdef(indexrelid) || coalesce(' ' || obj_description(indexrelid), '') as line
     from pg_index where indrelid = (select oid from noted)
@@ -61,7 +61,7 @@ fn start_blocked_load(case: &LoadCase, args: &str) -> (Child, Runtime, Client) {
 const DROP_KEYS: &str = "t.csv --rebuild-indexes always --lanes 2 --quiet";
 
 /// Starts a load and kills the load after it has dropped the keys.
-fn start_and_kill_load(case: &LoadCase) {
+pub(crate) fn start_and_kill_load(case: &LoadCase) {
     let (mut child, runtime, holder) = start_blocked_load(case, DROP_KEYS);
     child.kill().unwrap();
     child.wait().unwrap();
@@ -70,12 +70,12 @@ fn start_and_kill_load(case: &LoadCase) {
     assert_eq!(case.value("select count(*) from pg_index where indrelid = 't'::regclass"), "0");
 }
 
-fn run_restore(case: &LoadCase) -> Run {
+pub(crate) fn run_restore(case: &LoadCase) -> Run {
     let mut command = case.command(&["status", "--restore", "--to", &case.db.dsn()]);
     Run::of(command.output().unwrap())
 }
 
-fn new_case() -> (LoadCase, String) {
+pub(crate) fn new_case() -> (LoadCase, String) {
     let case = LoadCase::new(CREATE_TABLE);
     case.put("t.csv", csv_text(1000));
     let shape = case.value(SELECT_DEFINITIONS);

@@ -12,6 +12,7 @@ mod date_formats;
 mod disk;
 mod dropped_keys;
 mod embedded;
+mod exchange_conditions;
 mod formats;
 mod growing_folders;
 mod guessed_types;
@@ -33,6 +34,7 @@ mod rejects;
 mod replace_by_shadow;
 mod replace_in_transaction;
 mod replaced_tables;
+mod restored_attributes;
 #[path = "../support/run.rs"]
 mod run;
 mod support;

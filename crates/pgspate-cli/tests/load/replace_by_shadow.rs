@@ -10,9 +10,9 @@ use crate::table_properties::{EVERYTHING, check_answers_during_load, dump_schema
 
 /// The rows of an input of several chunks, more than 1 MB. A load would replace a table by a
 /// smaller input in one transaction.
-const ROWS: usize = 120_000;
+pub(crate) const ROWS: usize = 120_000;
 
-fn csv_text(from: usize) -> String {
+pub(crate) fn csv_text(from: usize) -> String {
     let mut text = "id,note\n".to_owned();
     for id in from..from + ROWS {
         writeln!(text, "{id},{:>80}", format!("note {id}")).unwrap();
@@ -20,7 +20,7 @@ fn csv_text(from: usize) -> String {
     text
 }
 
-fn summarize_table(case: &LoadCase) -> String {
+pub(crate) fn summarize_table(case: &LoadCase) -> String {
     case.value("select count(*) || ' from ' || coalesce(min(id), 0) from t")
 }
 
@@ -416,13 +416,13 @@ fn an_atomic_load_waits_for_transactions_that_would_see_only_some_rows() {
 }
 
 /// A role with few privileges, and the connection string to act as this role.
-struct DatabaseOwner {
+pub(crate) struct DatabaseOwner {
     name: String,
     dsn: String,
 }
 
 impl DatabaseOwner {
-    fn new(case: &LoadCase, rights: &str) -> DatabaseOwner {
+    pub(crate) fn new(case: &LoadCase, rights: &str) -> DatabaseOwner {
         let name = format!("{}_owner", case.db.name());
         let dsn = format!("{} options='-c role={name}'", case.db.dsn());
         case.db.run(&format!("create role {name} login"));
@@ -430,12 +430,12 @@ impl DatabaseOwner {
         DatabaseOwner { name, dsn }
     }
 
-    fn load(&self, case: &LoadCase, args: &str) -> crate::support::Run {
+    pub(crate) fn load(&self, case: &LoadCase, args: &str) -> crate::support::Run {
         let mut command = case.command(&["load", "--to", &self.dsn]);
         crate::support::Run::of(command.args(args.split_whitespace()).output().unwrap())
     }
 
-    fn forget(self, case: &LoadCase) {
+    pub(crate) fn forget(self, case: &LoadCase) {
         case.db.run(&format!("drop owned by {0} cascade; drop role {0}", self.name));
     }
 }

@@ -5,15 +5,16 @@
 
 use tokio_postgres::Row;
 
-use super::context::{CheckContext, CheckResult, SINCE, count};
+use super::context::{CheckContext, CheckResult, SINCE, count, query_in_savepoint};
 use super::finding::{Check, Finding};
 use pgspate_base::numbers::{bytes, thousands};
+use pgspate_target::ledger;
 
 const UNUSED: Check = Check {
     id: "unused-indexes",
     question: "Which indexes does no query read?",
-    rule: "pg_stat_all_indexes.idx_scan since the statistics began; replicas count their scans \
-           themselves",
+    rule: "pg_stat_all_indexes.idx_scan since the statistics began, or since the index was \
+           created; replicas count their scans themselves",
 };
 const DUPLICATE: Check = Check {
     id: "duplicate-indexes",
@@ -55,7 +56,7 @@ pub(super) fn write_cost(row: &Row, first_column: usize) -> (String, u64) {
 /// key: deletes of referenced rows use these indexes, but may be rare.
 const UNUSED_INDEXES: &str = "\
 select format('%I.%I', n.nspname, c.relname), t.name, pg_relation_size(c.oid), WRITES,
-       SINCE::timestamptz(0)::text, coalesce(now() - SINCE < interval '7 days', true)
+       SINCE::timestamptz(0)::text, coalesce(now() - SINCE < interval '7 days', true), t.oid
 from pg_stat_database d, tables t
 join pg_index i on i.indrelid = t.oid join pg_class c on c.oid = i.indexrelid
 join pg_namespace n on n.oid = c.relnamespace
@@ -87,28 +88,56 @@ pub(super) async fn check(context: &CheckContext<'_>) -> CheckResult {
     Ok(found)
 }
 
+/// The tables that jobs of the last 7 days have written to, as one array. Such a job may have built
+/// the table's indexes again.
+const RECENTLY_LOADED: &str = "\
+select coalesce(array_agg(distinct table_oid), '{}') from pgspate.job
+where coalesce(finished, now()) > now() - interval '7 days'";
+
+/// Reads the tables of [`RECENTLY_LOADED`]. Returns `None` if this role may not read the ledger.
+async fn read_recently_loaded(context: &CheckContext<'_>) -> Option<Vec<u32>> {
+    match ledger::ledger_exists(context.client).await {
+        Ok(false) => Some(Vec::new()),
+        Ok(true) => query_in_savepoint(context.client, RECENTLY_LOADED).await.map(|row| row.get(0)),
+        Err(_) => None,
+    }
+}
+
 /// Finds indexes that no query has scanned.
 async fn find_unused(context: &CheckContext<'_>) -> CheckResult {
     let sql = UNUSED_INDEXES.replace("WRITES", WRITES).replace("SINCE", SINCE);
     let rows = context.query_tables(&sql, &[&UNUSED_BYTES_MIN]).await?;
+    let loaded = match rows.is_empty() {
+        true => Some(Vec::new()),
+        false => read_recently_loaded(context).await,
+    };
     let finding = |row: &Row| {
         let (index, table): (String, String) = (row.get(0), row.get(1));
         let (size, (cost, written)) = (count(row, 2), write_cost(row, 3));
         let since: Option<String> = row.get(5);
         let since = since.map_or("statistics began".to_owned(), |it| it);
-        let text = format!("{} on {table}, no scan since {since}; {cost}", bytes(size));
+        // The server does not record when an index was created.
+        let since = format!("since {since}, or since it was created");
+        let text = format!("{} on {table}, no scan {since}; {cost}", bytes(size));
         // Statistics are young for 7 days: a weekly job may not have run since they began.
-        let is_young: bool = row.get(6);
+        let (is_young, table): (bool, u32) = (row.get(6), row.get(7));
+        let may_be_rebuilt = match &loaded {
+            Some(loaded) if !loaded.contains(&table) => None,
+            Some(_) => Some(" A load of the last 7 days may have built this index again."),
+            None => Some(" A load may have built this index again: pgspate's ledger is hidden."),
+        };
+        let is_young = is_young || may_be_rebuilt.is_some();
         UNUSED
             .note_or_warning(written > 0 && size >= 64 << 20 && !is_young, text)
             .about(&index)
             .count("bytes", size)
             .count("entries_written", written)
             .weight(size as f64)
-            .advice(
+            .advice(format!(
                 "Each inserted row also writes an entry to this index. Before dropping it, check \
-                 the scans that replicas count themselves, and jobs that run rarely.",
-            )
+                 the scans that replicas count themselves, and jobs that run rarely.{}",
+                may_be_rebuilt.unwrap_or_default()
+            ))
             .remedy(format!("drop index concurrently {index};"))
     };
     Ok(UNUSED.findings_or_ok(rows.iter().map(finding), "no unused index of 1 MiB or more"))

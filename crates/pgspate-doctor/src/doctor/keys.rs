@@ -32,23 +32,47 @@ case when c.relkind <> 'p' then greatest(c.reltuples::int8, pg_stat_get_live_tup
            select sum(greatest(x.reltuples::int8, pg_stat_get_live_tuples(x.oid)))::int8
            from part join pg_class x on x.oid = part.oid where x.relkind <> 'p') end";
 
-/// Tables without a primary key, each with a unique index that could become the key. A partition
-/// is listed only if it is the table of the argument; otherwise its parent is listed.
+/// Tables without a primary key, each with a unique index that could become the key. If the server
+/// refuses such an index as a key, its columns are listed, for a new index. A partition is listed
+/// only if it is the table of the argument; otherwise its parent is listed.
+///
+/// The key can have no index of a constraint, and no index with other operators, collations or
+/// orders than the default ones.
 const WITHOUT_KEY: &str = "\
 select c.name,
        ROWS,
-       (select u.relname::text from pg_index i join pg_class u on u.oid = i.indexrelid
-        where i.indrelid = c.oid and i.indisunique and i.indimmediate and i.indpred is null
-          and i.indexprs is null and i.indisvalid
-          and not exists (select from unnest(i.indkey::int2[]) as key(attnum)
-                          join pg_attribute a on a.attrelid = c.oid and a.attnum = key.attnum
-                          where not a.attnotnull)
-        order by i.indnatts limit 1), pg_table_size(c.oid),
+       case when candidate.is_usable then candidate.name end, pg_table_size(c.oid),
        exists (select from pg_attribute a where a.attrelid = c.oid and a.attname = 'id'
                  and not a.attisdropped), c.relkind = 'p', c.relname::text,
        exists (select from pg_attribute a where a.attrelid = c.oid and a.attname = 'id'
-                 and a.attnotnull)
+                 and a.attnotnull),
+       case when not candidate.is_usable then candidate.columns end, candidate.name
 from tables c
+left join lateral (
+    select u.relname::text as name,
+           not exists (select from pg_constraint k where k.conindid = i.indexrelid
+                         and k.conrelid = i.indrelid and k.contype in ('p', 'u', 'x'))
+             and 0 = all(i.indoption::int2[])
+             and not exists (select from pg_opclass o where o.oid = any(i.indclass::oid[])
+                               and not o.opcdefault)
+             and not exists (select from unnest(i.indkey::int2[], i.indcollation::oid[])
+                                    with ordinality as key(attnum, collation_oid, nth)
+                             join pg_attribute a on a.attrelid = c.oid and a.attnum = key.attnum
+                             where key.nth <= i.indnkeyatts
+                               and a.attcollation <> key.collation_oid)
+             -- Read through JSON, because servers before 15 have no such column.
+             and coalesce(to_jsonb(i) ->> 'indnullsnotdistinct', 'false') = 'false' as is_usable,
+           (select string_agg(quote_ident(a.attname), ', ' order by key.nth)
+            from unnest(i.indkey::int2[]) with ordinality as key(attnum, nth)
+            join pg_attribute a on a.attrelid = c.oid and a.attnum = key.attnum
+            where key.nth <= i.indnkeyatts) as columns
+    from pg_index i join pg_class u on u.oid = i.indexrelid
+    where i.indrelid = c.oid and i.indisunique and i.indimmediate and i.indpred is null
+      and i.indexprs is null and i.indisvalid
+      and not exists (select from unnest(i.indkey::int2[]) as key(attnum)
+                      join pg_attribute a on a.attrelid = c.oid and a.attnum = key.attnum
+                      where not a.attnotnull)
+    order by is_usable desc, i.indnatts limit 1) candidate on true
 where c.relkind in ('r', 'p') and c.relpersistence = 'p'
   and (not c.relispartition or c.oid = $1)
   and not exists (select from pg_index i where i.indrelid = c.oid and i.indisprimary)
@@ -71,8 +95,9 @@ pub(super) async fn check_primary_keys(context: &CheckContext<'_>) -> CheckResul
     Ok(PRIMARY.findings_or_ok(rows.iter().map(finding), "every table has a primary key"))
 }
 
-/// Adds advice, and the statements that make a primary key: from a unique index or a column `id` if
-/// the table has one, otherwise from a new column. Only a new column needs a rewrite of the table.
+/// Adds advice, and the statements that make a primary key. The key has a unique index or its
+/// columns, or else a column `id`, or else a new column. Only a new column needs a rewrite of the
+/// table.
 fn add_key_statements(finding: Finding, row: &Row, table: &str) -> Finding {
     const WHY: &str = "Without one, equal rows cannot be told apart, and updates and deletes \
                        cannot be replicated.";
@@ -91,6 +116,17 @@ fn add_key_statements(finding: Finding, row: &Row, table: &str) -> Finding {
     let name = format!("{}_pkey", &name[..name.floor_char_boundary(50)]);
     let name = pgspate_target::quote_ident(&name);
     let brief = "Adding the constraint blocks readers and writers";
+    let (columns, unique): (Option<&str>, Option<&str>) = (row.get(8), row.get(9));
+    if let (Some(columns), Some(unique)) = (columns, unique) {
+        return finding
+            .advice(format!(
+                "{WHY} Index {} is unique, but the server does not accept it for a primary key, \
+                 so a new index is built. {brief} for a moment.",
+                pgspate_target::quote_ident(unique)
+            ))
+            .remedy(format!("create unique index concurrently {name} on {table} ({columns});"))
+            .remedy(format!("alter table {table} add primary key using index {name};"));
+    }
     match (index, has_id) {
         (Some(index), _) => {
             let index = pgspate_target::quote_ident(&index);

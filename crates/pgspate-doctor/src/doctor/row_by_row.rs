@@ -4,6 +4,7 @@ use tokio_postgres::Row;
 
 use super::context::{CheckContext, CheckResult, count};
 use super::finding::Check;
+use pgspate_target::NO_HYPERTABLE_GUARD;
 
 const ROW_BY_ROW: Check = Check {
     id: "row-by-row",
@@ -22,7 +23,7 @@ const TABLES: &str = "\
                  where t.tgrelid = c.oid and not t.tgisinternal and t.tgtype & 4 = 4
                    and (t.tgtype & 1 = 1 and t.tgtype & 66 <> 0
                         or c.relkind = 'p' and t.tgnewtable is not null)
-                   and t.tgenabled in ('O', 'A')
+                   and t.tgenabled in ('O', 'A') and NO_GUARD
                    and (t.tgparentid = 0 or not c.relispartition or c.oid = $1)
                  order by 1) as triggers,
            array(select a.attname::text from pg_attrdef d
@@ -42,7 +43,8 @@ order by is_part, pg_stat_get_tuples_inserted(oid) desc limit 20";
 
 /// Finds tables with such triggers or defaults.
 pub(super) async fn check(context: &CheckContext<'_>) -> CheckResult {
-    let rows = context.query_tables(TABLES, &[]).await?;
+    let sql = TABLES.replace("NO_GUARD", NO_HYPERTABLE_GUARD);
+    let rows = context.query_tables(&sql, &[]).await?;
     Ok(ROW_BY_ROW.findings_or_ok(rows.iter().map(finding), "no table"))
 }
 

@@ -5,6 +5,7 @@
 //!   [`MARKER`], names that database to all others. It also names the ledger rows of this `apply`:
 //!   older rows may be left, and another role may have added rows.
 //! - Every session sees the marker before the first setting changes, and until the last is back.
+//!   An `apply` that finds another marker than its own stops and undoes what it has done.
 //!   Without the marker nothing is put back, whatever a ledger says.
 //! - Each step can be repeated, so `apply` and `revert` may be interrupted anywhere.
 //! - A setting that another session has changed since `apply` keeps its value.
@@ -76,43 +77,118 @@ pub async fn apply(connection: &Connection, advice: &TuneAdvice) -> Result<TuneO
     // not mark as restored. Rows that this role cannot mark stay, with lower numbers than its own.
     ledger::mark_kind_restored(client, SETTING_CHANGE).await?;
     let before = auto_conf(client).await?;
-    let undos = now.iter().map(|it| SettingUndo::new(it, before.get(it.name)).to_change());
-    let rows = record_old_values(client, &undos.collect::<Vec<_>>()).await?;
-    let overruled = match set_marker_and_settings(client, &now, &rows).await {
-        Ok(overruled) => overruled,
-        Err(error) => {
-            return Err(match put_old_values_back(client).await {
-                Ok(_) => error,
-                Err(_) => error.hint_also(
-                    "The ledger has the old values of all changed settings: put them back with \
-                     `pgspate tune --revert`.",
-                ),
-            });
-        }
+    let undos: Vec<_> = now.iter().map(|it| SettingUndo::new(it, before.get(it.name))).collect();
+    let changes: Vec<_> = undos.iter().map(SettingUndo::to_change).collect();
+    let rows = record_old_values(client, &changes).await?;
+    let claim = MarkerClaim { client, marker: marker_value(client, &rows).await?, undos };
+    let (error, undone) = match claim.set_marker().await {
+        Ok(()) => match claim.change_settings(&now).await {
+            Ok(overruled) => return Ok(outcome(&now, &overruled, left)),
+            Err(error) => (error, claim.undo_settings().await),
+        },
+        Err(error) => (error, claim.withdraw_marker().await),
     };
-    let followed = now.iter().filter(|it| !overruled.contains(&it.name));
-    let changed = followed.map(|it| (it.name.to_owned(), it.value.clone())).collect();
-    let overruled = overruled.into_iter().map(str::to_owned).collect();
-    Ok(TuneOutcome { changed, left, overruled, kept: Vec::new() })
+    Err(match undone {
+        Ok(()) => error,
+        Err(_) => error.hint_also(
+            "The ledger has the old values of all changed settings: put them back with \
+             `pgspate tune --revert`.",
+        ),
+    })
 }
 
-/// Sets the marker and waits until sessions see it; then changes the settings. Returns the settings
-/// that did not take their new value.
-async fn set_marker_and_settings<'a>(
-    client: &Client,
-    proposals: &[&'a SettingProposal],
-    rows: &RangeInclusive<i32>,
-) -> Result<Vec<&'a str>> {
-    alter_marker(client, Some(&marker_value(client, rows).await?)).await?;
-    reload(client).await?;
-    for it in proposals {
-        alter(client, it.name, Some(&it.value)).await?;
+/// Returns the outcome of an `apply` of the proposals `now`.
+fn outcome(now: &[&SettingProposal], overruled: &[&str], left: Vec<String>) -> TuneOutcome {
+    let followed = now.iter().filter(|it| !overruled.contains(&it.name));
+    let changed = followed.map(|it| (it.name.to_owned(), it.value.clone())).collect();
+    let overruled = overruled.iter().map(|name| (*name).to_owned()).collect();
+    TuneOutcome { changed, left, overruled, kept: Vec::new() }
+}
+
+/// The marker of one `apply`, and the old values that it names. An `apply` in another database may
+/// set its own marker at the same time: no lock covers several databases. So this `apply` looks at
+/// the marker again after each of its steps.
+struct MarkerClaim<'a> {
+    client: &'a Client,
+    marker: String,
+    undos: Vec<SettingUndo>,
+}
+
+impl MarkerClaim<'_> {
+    /// Sets the marker and waits until sessions see it. No setting may change from the moment at
+    /// which the old values were read.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Ledger`] if another `apply` has set its marker, or a setting has changed.
+    async fn set_marker(&self) -> Result<()> {
+        self.check_nothing_changed(None).await?;
+        alter_marker(self.client, Some(&self.marker)).await?;
+        reload(self.client).await?;
+        self.check_nothing_changed(Some(&self.marker)).await
     }
-    reload(client).await?;
-    let now = pgspate_target::server::read_settings(client).await?;
-    let follows =
-        |it: &SettingProposal| now.get(it.name).is_some_and(|now| now.value == it.bare_value);
-    Ok(proposals.iter().filter(|it| !follows(it)).map(|it| it.name).collect())
+
+    /// Checks that the server's file has this marker, and the recorded old values.
+    async fn check_nothing_changed(&self, marker: Option<&str>) -> Result<()> {
+        let now = auto_conf(self.client).await?;
+        let is_old = |it: &SettingUndo| now.get(it.name) == it.before.as_ref();
+        match now.get(MARKER).map(String::as_str) == marker && self.undos.iter().all(is_old) {
+            true => Ok(()),
+            false => Err(overtaken()),
+        }
+    }
+
+    async fn is_marked(&self) -> Result<bool> {
+        Ok(auto_conf(self.client).await?.get(MARKER) == Some(&self.marker))
+    }
+
+    /// Changes the settings. Returns the settings that did not take their new value.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Ledger`] if another `apply` has replaced the marker meanwhile.
+    async fn change_settings<'p>(&self, proposals: &[&'p SettingProposal]) -> Result<Vec<&'p str>> {
+        for it in proposals {
+            alter(self.client, it.name, Some(&it.value)).await?;
+        }
+        reload(self.client).await?;
+        if !self.is_marked().await? {
+            return Err(overtaken());
+        }
+        let now = pgspate_target::server::read_settings(self.client).await?;
+        let follows =
+            |it: &SettingProposal| now.get(it.name).is_some_and(|now| now.value == it.bare_value);
+        Ok(proposals.iter().filter(|it| !follows(it)).map(|it| it.name).collect())
+    }
+
+    /// Removes the marker, if it is still this one. No setting was changed.
+    async fn withdraw_marker(&self) -> Result<()> {
+        if self.is_marked().await? {
+            alter_marker(self.client, None).await?;
+            reload(self.client).await?;
+        }
+        mark_as_done(self.client).await
+    }
+
+    /// Puts back the settings that this `apply` has changed, also if another `apply` has replaced
+    /// the marker. The other one has recorded the same old values.
+    async fn undo_settings(&self) -> Result<()> {
+        if self.is_marked().await? {
+            return put_old_values_back(self.client).await.map(drop);
+        }
+        let now = auto_conf(self.client).await?;
+        for it in &self.undos {
+            if it.state(now.get(it.name)) == SettingState::AsApplied {
+                alter(self.client, it.name, it.before.as_deref()).await?;
+            }
+        }
+        reload(self.client).await?;
+        mark_as_done(self.client).await
+    }
+}
+
+/// Returns the error for settings that another session changes at the same time.
+fn overtaken() -> Error {
+    let message = "another `pgspate tune` or another session has changed the server's settings";
+    Error::new(ErrorKind::Ledger, message).hint("Wait until it has ended, and run this again.")
 }
 
 /// Puts the old values back, however far `apply` came and whichever role ran it. Returns an empty

@@ -5,7 +5,7 @@
 
 use tokio_postgres::Client;
 
-use crate::{Result, TypedQuery, server_error};
+use crate::{NO_HYPERTABLE_GUARD, Result, TypedQuery, server_error};
 
 /// Counters of rows that this session wrote.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -32,7 +32,7 @@ select coalesce(sum(pg_stat_get_xact_tuples_inserted(relid)), 0)::int8,
        coalesce(sum(pg_stat_get_xact_tuples_hot_updated(relid)), 0)::int8,
        current_setting('track_counts') = 'on' and exists (
          select from pg_trigger where tgrelid in (select relid from parts)
-         and tgtype & 3::int2 = 3::int2 and not tgisinternal and tgenabled <> 'D')
+         and tgtype & 3::int2 = 3::int2 and not tgisinternal and tgenabled <> 'D' and {no_guard})
 from parts";
 
 impl TransactionCounters {
@@ -43,7 +43,8 @@ impl TransactionCounters {
     /// [`ErrorKind::Server`](crate::ErrorKind::Server) if the server refuses the query.
     pub async fn read(client: &Client, table: u32) -> Result<TransactionCounters> {
         let failed = server_error("could not read the counters of the transaction".to_owned());
-        let row = client.fetch_one(TRANSACTION_COUNTERS, &[&table]).await.map_err(failed)?;
+        let sql = TRANSACTION_COUNTERS.replace("{no_guard}", NO_HYPERTABLE_GUARD);
+        let row = client.fetch_one(&sql, &[&table]).await.map_err(failed)?;
         let count = |at| row.get::<_, i64>(at).unsigned_abs();
         Ok(TransactionCounters {
             inserted: count(0),

@@ -23,16 +23,24 @@ pub enum Flavour {
     Timescale,
 }
 
-/// Looks for functions, roles and settings of each provider, and for extensions. The result has one
-/// column for each flavour except [`Flavour::Plain`].
+/// Looks for functions, settings and databases of each provider, and for extensions. The result has
+/// one column for each flavour except [`Flavour::Plain`].
+///
+/// A role of a provider's name alone proves nothing: whoever restores a provider's dump elsewhere
+/// creates the role. `pg_settings` has a setting such as `rds.extensions` only if the server has
+/// loaded a library that defines it.
 const FLAVOUR_QUERY: &str = "\
-select exists (select from pg_proc where proname = 'aurora_version'),
+select exists (select from pg_proc where proname = 'aurora_version'
+                 and pronamespace = 'pg_catalog'::regnamespace),
        exists (select from pg_settings where name like 'rds.%')
-           or exists (select from pg_roles where rolname = 'rds_superuser'),
+           or exists (select from pg_roles where rolname = 'rds_superuser')
+              and exists (select from pg_database where datname = 'rdsadmin'),
        exists (select from pg_settings where name like 'cloudsql.%')
-           or exists (select from pg_roles where rolname = 'cloudsqlsuperuser'),
+           or exists (select from pg_roles where rolname = 'cloudsqlsuperuser')
+              and exists (select from pg_database where datname = 'cloudsqladmin'),
        exists (select from pg_settings where name like 'azure.%')
-           or exists (select from pg_roles where rolname = 'azure_pg_admin'),
+           or exists (select from pg_roles where rolname = 'azure_pg_admin')
+              and exists (select from pg_database where datname = 'azure_maintenance'),
        exists (select from pg_extension where extname = 'citus'),
        exists (select from pg_extension where extname = 'timescaledb')";
 

@@ -22,8 +22,8 @@ use pgspate_target::connect::{Connection, Dsn};
 use pgspate_target::ledger::{self, RecordedChange};
 use pgspate_target::session::TimeoutScope;
 use pgspate_target::{
-    CurrentNames, DEFINITION_SETTINGS, RestoreRecipe, TypedParameter, TypedQuery, locking_sessions,
-    read_current_names, server_error,
+    CurrentNames, DEFINITION_SETTINGS, RestoreRecipe, StepStatements, TypedParameter, TypedQuery,
+    locking_sessions, read_current_names, server_error,
 };
 
 /// Maximum memory for sorting. Sorting needs only enough memory for a single merge pass; 1 GiB is
@@ -193,6 +193,7 @@ impl Restorer<'_> {
         let started = Instant::now();
         let what = format!("could not put back {}", change.name());
         let failed = || server_error(what.clone());
+        let mut existing = None;
         connection
             .client
             .batch_execute(&TimeoutScope::Session.disable_sql())
@@ -200,7 +201,7 @@ impl Restorer<'_> {
             .map_err(failed())?;
         loop {
             self.work.stop.check()?;
-            let Some(step) = next_step(&connection.client, &change).await? else {
+            let Some(step) = next_step(&connection.client, &change, existing).await? else {
                 // The table no longer exists.
                 return Ok(change.after_step());
             };
@@ -213,14 +214,8 @@ impl Restorer<'_> {
             // before it runs the first one, and parsing depends on the settings. Each statement is
             // a separate message for Citus, which sends a message's whole text to its workers.
             let statements = step.statements.iter().map(String::as_str);
-            let mut done = Ok(());
-            for sql in iter::once(&*begin).chain(statements).chain([&*count]) {
-                done = connection.execute_until_stopped(sql, &self.work.stop, &what).await;
-                if done.is_err() {
-                    break;
-                }
-            }
-            let Err(error) = done else {
+            let all: Vec<&str> = iter::once(&*begin).chain(statements).chain([&*count]).collect();
+            let Err(error) = self.run_statements(connection, &all, &what).await else {
                 let mut changed = self.changed_settings.lock().expect("no panic while held");
                 changed.extend(step.changed_settings);
                 return Ok(change.after_step());
@@ -234,12 +229,12 @@ impl Restorer<'_> {
             if ledger::is_table_renamed(&error) {
                 continue;
             }
-            if code.as_ref().is_some_and(is_duplicate) {
-                if !self.exists_already(connection, &change).await? {
+            if existing.is_none() && code.as_ref().is_some_and(is_duplicate) {
+                existing = self.find_existing(connection, &change).await?;
+                if existing.is_none() {
                     return Err(hint_name_taken(error, &change));
                 }
-                connection.client.batch_execute(&step.count_sql).await.map_err(failed())?;
-                return Ok(change.after_step());
+                continue;
             }
             if error.sqlstate().is_some_and(is_out_of_space) {
                 return Err(hint_space(error, &change));
@@ -249,6 +244,19 @@ impl Restorer<'_> {
             }
             self.wait_for_lock(connection, &change, error, started).await?;
         }
+    }
+
+    /// Runs statements one by one until one fails.
+    async fn run_statements(
+        &self,
+        connection: &Connection,
+        all: &[&str],
+        what: &str,
+    ) -> Result<()> {
+        for sql in all {
+            connection.execute_until_stopped(sql, &self.work.stop, what).await?;
+        }
+        Ok(())
     }
 
     /// Waits for `LOCK_PAUSE` before the lock is requested again.
@@ -275,36 +283,75 @@ impl Restorer<'_> {
         Ok(())
     }
 
-    /// Returns whether the object of the change exists already, because another session created it.
-    /// For a step that adds a constraint with an index, only the constraint counts.
-    async fn exists_already(
+    /// Returns how the object of the change exists already, because another session created it.
+    /// `None` if it does not exist. For a step that adds a constraint with an index, only the
+    /// constraint counts.
+    async fn find_existing(
         &self,
         connection: &Connection,
         change: &RecordedChange,
-    ) -> Result<bool> {
+    ) -> Result<Option<ExistingObject>> {
         let failed = || server_error(format!("could not look up {}", change.name()));
-        let sql = "select $5 = 0 and exists ( \
-                     select from pg_index i join pg_class c on c.oid = i.indexrelid \
-                     where i.indrelid = $1 and c.relname = $2 and i.indisvalid \
-                       and right(pg_get_indexdef(c.oid), length($3)) = $3 \
-                       and i.indisunique = ($4 <> 'index')) \
-                   or exists (select from pg_constraint where conrelid = $1 and conname = $2 \
-                              and contype = case $4 when 'primary key' then 'p' \
-                                                    when 'unique constraint' then 'u' \
-                                                    when 'exclusion constraint' then 'x' \
-                                                    when 'foreign key' then 'f' end)";
         let step = i32::try_from(change.done).unwrap_or(i32::MAX);
-        let definition = change.recipe().map(|recipe| recipe.definition).unwrap_or_default();
+        let recipe = change.recipe().unwrap_or_default();
+        let numbers = |columns: &[(i16, String)]| -> Vec<i32> {
+            columns.iter().map(|(number, _)| i32::from(*number)).collect()
+        };
+        let (own, other) = (numbers(&recipe.columns), numbers(&recipe.referenced_columns));
         let client = &connection.client;
         let begin = format!("begin; {DEFINITION_SETTINGS}");
         client.batch_execute(&begin).await.map_err(failed())?;
-        let values: [&dyn TypedParameter; 5] =
-            [&change.table_oid, &change.object, &definition, &change.kind, &step];
-        let row = client.fetch_one(sql, &values).await;
+        let values: [&dyn TypedParameter; 10] = [
+            &change.table_oid,
+            &change.object,
+            &recipe.definition,
+            &change.kind,
+            &step,
+            &recipe.deferrable,
+            &recipe.deferred,
+            &recipe.referenced_table,
+            &own,
+            &other,
+        ];
+        let row = client.fetch_one(EXISTING_SQL, &values).await;
         client.batch_execute("rollback").await.map_err(failed())?;
-        Ok(row.map_err(failed())?.get(0))
+        let is_same: Option<bool> = row.map_err(failed())?.get(0);
+        Ok(is_same.map(|is_same| match is_same {
+            true => ExistingObject::Same,
+            false => ExistingObject::Other,
+        }))
     }
 }
+
+/// Query for an object that another session has created. The column is NULL if there is none;
+/// otherwise, whether the object has the recorded definition. An index counts only if it has.
+const EXISTING_SQL: &str = "\
+select case
+  when $5 = 0 and exists (
+    select from pg_index i join pg_class c on c.oid = i.indexrelid
+    where i.indrelid = $1 and c.relname = $2 and i.indisvalid
+      and right(pg_get_indexdef(c.oid), length($3)) = $3
+      and i.indisunique = ($4 <> 'index')) then true
+  else (
+    select case contype
+             when 'x' then pg_get_constraintdef(oid) = $3
+             when 'f' then confrelid = $8 and conkey::int4[] = $9 and confkey::int4[] = $10
+               and pg_get_constraintdef(oid)
+                   = format('FOREIGN KEY (%s) REFERENCES %s(%s)%s%s',
+                            (select string_agg(quote_ident(attname), ', ' order by nth)
+                             from unnest(conkey) with ordinality as k(number, nth)
+                             join pg_attribute on attrelid = conrelid and attnum = number),
+                            confrelid::regclass,
+                            (select string_agg(quote_ident(attname), ', ' order by nth)
+                             from unnest(confkey) with ordinality as k(number, nth)
+                             join pg_attribute on attrelid = confrelid and attnum = number),
+                            $3, case when convalidated then '' else ' NOT VALID' end)
+             else condeferrable = $6 and condeferred = $7
+               and right(pg_get_indexdef(conindid), length($3)) = $3 end
+    from pg_constraint where conrelid = $1 and conname = $2
+      and contype = case $4 when 'primary key' then 'p' when 'unique constraint' then 'u'
+                            when 'exclusion constraint' then 'x' when 'foreign key' then 'f' end)
+  end";
 
 /// Returns the memory in KiB that sorts this many bytes in one merge pass. Each sorted run has the
 /// size of the memory. One pass can merge as many runs as the memory has buffers of 256 KiB.
@@ -325,13 +372,27 @@ enum IndexBuild {
 struct RestoreStep {
     statements: Vec<String>,
     count_sql: String,
-    /// The settings that stay as they are, because they were changed since.
+    /// The settings and objects that stay as they are, because they were changed since.
     changed_settings: Vec<String>,
 }
 
+/// How another session has created the object of a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ExistingObject {
+    /// With the recorded definition. It lacks attributes such as the comment.
+    Same,
+    /// With another definition. It stays as it is.
+    Other,
+}
+
 /// Returns the change's next step, with the current names of the objects. Returns `None` if the
-/// change has no more steps, or if the table no longer exists.
-async fn next_step(client: &Client, change: &RecordedChange) -> Result<Option<RestoreStep>> {
+/// change has no more steps, or if the table no longer exists. A step whose object is `existing`
+/// does not create the object.
+async fn next_step(
+    client: &Client,
+    change: &RecordedChange,
+    existing: Option<ExistingObject>,
+) -> Result<Option<RestoreStep>> {
     if change.step().is_none() {
         return Ok(None);
     }
@@ -341,7 +402,16 @@ async fn next_step(client: &Client, change: &RecordedChange) -> Result<Option<Re
     };
     let statements = recipe.statements(&change.kind, &change.object, &now, change.done);
     let statements = statements.map_err(|error| hint_by_hand(error, change, &recipe, &now))?;
-    let changed_settings = recipe.changed_settings(&change.kind, &now, change.done);
+    let mut changed_settings = recipe.changed_settings(&change.kind, &now, change.done);
+    let StepStatements { creation, attributes } = statements;
+    let statements = match existing {
+        None => [creation, attributes].concat(),
+        Some(ExistingObject::Same) => attributes,
+        Some(ExistingObject::Other) => {
+            changed_settings = vec![change.name()];
+            Vec::new()
+        }
+    };
     let count_sql = change.count_step_sql(&now.table);
     Ok(Some(RestoreStep { statements, count_sql, changed_settings }))
 }

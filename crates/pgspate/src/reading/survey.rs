@@ -299,11 +299,17 @@ fn table_name(user_name: Option<&str>, inputs: &[Input]) -> String {
     user_name.map_or_else(derived, str::to_owned)
 }
 
-/// Query for the number of free connections, without those that the server reserves for superusers.
+/// Query for the number of free connections, without those that the server reserves for superusers
+/// and for members of `pg_use_reserved_connections`.
+///
+/// Without `pg_read_all_stats`, `backend_type` is NULL for sessions of other roles. These sessions
+/// count. The server's own processes have no role.
 const FREE_CONNECTIONS_SQL: &str = "\
 select current_setting('max_connections')::int8 - count(*)
        - current_setting('superuser_reserved_connections')::int8
-from pg_stat_activity where backend_type = 'client backend'";
+       - coalesce(current_setting('reserved_connections', true)::int8, 0)
+from pg_stat_activity
+where usesysid is not null and coalesce(backend_type, 'client backend') = 'client backend'";
 
 /// Counts the free connections of the server.
 async fn count_free_connections(client: &Client) -> Result<i64> {

@@ -170,9 +170,9 @@ fn a_later_apply_does_not_revert_changes_of_an_earlier_one() {
     expect_no_finding(&dsn, "not-put-back", "");
 }
 
-/// Runs `--apply` as a role that loses a right after the marker is set, while the server does not
+/// Runs `--apply` as a role. Runs statements after the marker is set, while the server does not
 /// read its files. Returns the result.
-fn apply_and_revoke(server: &ThrowawayServer, role: &str) -> Run {
+pub(super) fn apply_beside(server: &ThrowawayServer, role: &str, statements: &[&str]) -> Run {
     let (runtime, client) = session(&server.dsn());
     let signal = |name: &str| {
         let pid = server.pid().unwrap().to_string();
@@ -194,10 +194,9 @@ fn apply_and_revoke(server: &ThrowawayServer, role: &str) -> Run {
     while count("from pg_file_settings where name = 'pgspate.tuned'") == 0
         && started.elapsed() < crate::run::PATIENCE
     {}
-    let revoke = format!("revoke alter system on parameter maintenance_work_mem from {role}");
-    let revoked = runtime.block_on(client.batch_execute(&revoke));
+    let done = statements.iter().try_for_each(|sql| runtime.block_on(client.batch_execute(sql)));
     signal("-CONT");
-    revoked.unwrap();
+    done.unwrap();
     finish(child)
 }
 
@@ -211,8 +210,9 @@ fn an_apply_that_fails_half_way_leaves_nothing() {
         return;
     }
     // Repeat if the test was so slow that `tune` gave up waiting for the server.
+    let revoke = "revoke alter system on parameter maintenance_work_mem from plain";
     let refused = loop {
-        let run_once = apply_and_revoke(&server, "plain");
+        let run_once = apply_beside(&server, "plain", &[revoke]);
         if !run_once.stderr.contains("the server has not read its settings") {
             break run_once;
         }

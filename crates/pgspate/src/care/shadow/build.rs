@@ -10,7 +10,7 @@ use tokio_postgres::error::SqlState;
 
 use super::exchange::{self, ExchangeError, run};
 use super::recipe::{self, ShadowNames, generate};
-use super::{BEGIN, TableCare};
+use super::{TableCare, begin_sql};
 use crate::care::index_builders::{BUILDERS_MAX, IndexBuilders};
 use crate::copy::Lanes;
 use crate::job::RetryAfterConnectionLoss;
@@ -67,7 +67,7 @@ impl TableCare<'_> {
         let message = || format!("could not complete {}", names.shadow);
         let build = async {
             let client = self.job.client();
-            client.batch_execute(&format!("{BEGIN}; {}", no_timeouts_sql())).await?;
+            client.batch_execute(&format!("{}; {}", begin_sql(), no_timeouts_sql())).await?;
             // A backend of an interrupted run may still build an index. The lock waits for the end
             // of this build.
             let lock = format!("lock table {} in share row exclusive mode", names.shadow);
@@ -89,7 +89,7 @@ impl TableCare<'_> {
             let client = self.job.client();
             let timeout = self.job.control_session.limits.lock_timeout_millis();
             let limits = TimeoutScope::Transaction.disable_with_lock_timeout_sql(timeout);
-            client.batch_execute(&format!("{BEGIN}; {limits}")).await?;
+            client.batch_execute(&format!("{}; {limits}", begin_sql())).await?;
             let constrained =
                 run(client, generate(client, names, recipe::ADD_CONSTRAINTS).await?).await;
             let end = if constrained.is_ok() { "commit" } else { "rollback" };
@@ -132,8 +132,12 @@ impl TableCare<'_> {
         // The query lists the largest index first.
         let queue = (1..).zip(indexes).map(|(nth, sql)| (format!("index {nth}"), sql)).collect();
         let built = builders.run(queue, async |connection: &Connection, sql: String| {
-            let sql = format!("{BEGIN}; {}; {sql}; commit", no_timeouts_sql());
-            connection.execute_until_stopped(&sql, &work.stop, &message).await
+            // The settings are a separate message, because they decide how `sql` is parsed.
+            let begin = format!("{}; {}", begin_sql(), no_timeouts_sql());
+            for sql in [begin, format!("{sql}; commit")] {
+                connection.execute_until_stopped(&sql, &work.stop, &message).await?;
+            }
+            Ok(())
         });
         self.job.control_session.runtime.block_on(built).map(drop)
     }
@@ -207,7 +211,7 @@ impl TableCare<'_> {
                 let client = self.job.client();
                 let left = limit.saturating_sub(started.elapsed()).max(Duration::from_millis(1));
                 let left = if limit.is_zero() { LOCK_ATTEMPT } else { left.min(LOCK_ATTEMPT) };
-                client.batch_execute(&format!("{BEGIN}; {}", no_timeouts_sql())).await?;
+                client.batch_execute(&format!("{}; {}", begin_sql(), no_timeouts_sql())).await?;
                 let sql = format!("set local lock_timeout = {}", left.as_millis());
                 client.batch_execute(&sql).await?;
                 let exchanged = self.exchange_and_finish_job(job, names, chunks).await;
@@ -334,6 +338,9 @@ impl OlderTransaction {
 /// Query for the transactions that hold an older snapshot than this query. Columns: the fields of
 /// [`OlderTransaction`]. The query leaves out vacuums, which return no rows to a user. It also
 /// leaves out parallel workers, because their leader is in the result.
+///
+/// Without `pg_read_all_stats`, `backend_type` is NULL for sessions of other roles. Such a session
+/// counts. Autovacuum has no role.
 const OLDER_TRANSACTIONS_SQL: &str = "\
 select a.pid, l.virtualtransaction, a.backend_xmin::text,
        format('session %s (%s)', a.pid, concat_ws(', ',
@@ -342,7 +349,8 @@ from pg_stat_activity a join pg_locks l on l.pid = a.pid and l.locktype = 'virtu
   and l.granted and l.mode = 'ExclusiveLock'
 where a.datname = current_database() and a.pid <> pg_backend_pid()
   and age(a.backend_xmin) > age(pg_snapshot_xmax(pg_current_snapshot())::xid)
-  and a.backend_type not in ('autovacuum worker', 'parallel worker')
+  and a.usesysid is not null
+  and coalesce(a.backend_type, 'client backend') not in ('autovacuum worker', 'parallel worker')
   and not exists (select from pg_stat_progress_vacuum v where v.pid = a.pid)";
 
 /// Query for the sessions that hold locks on a table, as one text.

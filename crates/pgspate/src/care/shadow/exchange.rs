@@ -8,7 +8,7 @@ use std::fmt;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use super::BEGIN;
+use super::begin_sql;
 use super::recipe::{self, ShadowNames, generate};
 use crate::{Error, ErrorKind};
 use pgspate_target::ledger::{JobId, shadow};
@@ -74,7 +74,7 @@ pub(super) async fn create_shadow(
     names: &ShadowNames,
     state: &str,
 ) -> Result<(), ExchangeError> {
-    client.batch_execute(BEGIN).await?;
+    client.batch_execute(&begin_sql()).await?;
     let made = create_in_transaction(client, job, names, state).await;
     let end = if made.is_ok() { "commit" } else { "rollback" };
     client.batch_execute(end).await?;
@@ -114,7 +114,7 @@ pub(super) async fn try_exchange(
     names: &ShadowNames,
     server_version: u32,
 ) -> Result<(), ExchangeError> {
-    client.batch_execute(BEGIN).await?;
+    client.batch_execute(&begin_sql()).await?;
     let tried = async {
         client.batch_execute(TRIAL_LOCK).await?;
         create_in_transaction(client, job, names, "").await?;

@@ -11,7 +11,7 @@ use super::build::{
 };
 use super::exchange::{self, ExchangeError, run};
 use super::recipe::{self, ShadowNames, generate};
-use super::{BEGIN, LOCAL_SETTINGS};
+use super::{begin_sql, local_settings_sql};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::ledger::{self, BegunFleetJob, JobId, shadow};
 use pgspate_target::session::POLL_INTERVAL;
@@ -58,7 +58,7 @@ impl JobShadow {
         let JobShadow { job, names, server_version } = self;
         let failed = || server_error(format!("could not create a shadow of {}", names.table));
         self.drop_earlier(client, begun).await?;
-        client.batch_execute(BEGIN).await.map_err(failed())?;
+        client.batch_execute(&begin_sql()).await.map_err(failed())?;
         let obstacles = replace_obstacles(client, names.oid).await;
         client.batch_execute("rollback").await.map_err(failed())?;
         if let Some(obstacle) = obstacles.map_err(failed())?.into_iter().next() {
@@ -95,7 +95,7 @@ impl JobShadow {
         work: impl AsyncFnOnce() -> Result<(), ExchangeError>,
     ) -> Result<()> {
         let message = || format!("could not create a shadow of {}", self.names.table);
-        client.batch_execute(BEGIN).await.map_err(server_error(message()))?;
+        client.batch_execute(&begin_sql()).await.map_err(server_error(message()))?;
         let done = match ledger::lock_fence(client, begun).await {
             Ok(true) => work().await,
             Ok(false) => {
@@ -161,7 +161,7 @@ impl JobShadow {
     }
 
     async fn build(&self, client: &Client) -> Result<(), ExchangeError> {
-        let settings = format!("{LOCAL_SETTINGS}; {}", no_timeouts_sql());
+        let settings = format!("{}; {}", local_settings_sql(), no_timeouts_sql());
         client.batch_execute(&settings).await?;
         run(client, generate(client, &self.names, recipe::BUILD_INDEXES).await?).await?;
         run(client, generate(client, &self.names, recipe::ADD_CONSTRAINTS).await?).await?;

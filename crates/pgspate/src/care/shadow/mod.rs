@@ -18,16 +18,20 @@ use crate::{Error, ErrorKind, Result};
 use exchange::ExchangeError;
 use pgspate_target::ledger::{self, JobId, OpenJob, shadow};
 use pgspate_target::table_properties::{TableProperty, table_properties};
-use pgspate_target::{TargetTable, replace_obstacles, server_error};
+use pgspate_target::{DEFINITION_SETTINGS, TargetTable, replace_obstacles, server_error};
 use recipe::ShadowNames;
 
-/// The SQL that begins every transaction of this module. Without a search path, the server writes
-/// names with their schema. The other settings keep the role's defaults out of the copy.
-const BEGIN: &str = "begin isolation level read committed; set local search_path = ''; \
-                     set local default_tablespace = ''; set local standard_conforming_strings = on";
-/// The settings of [`BEGIN`], for a transaction that is open already.
-const LOCAL_SETTINGS: &str = "set local search_path = ''; set local default_tablespace = ''; \
-                              set local standard_conforming_strings = on";
+/// Returns the SQL that begins every transaction of this module. Statements with definitions must
+/// follow in another message: the server parses a whole message before it runs any of it.
+fn begin_sql() -> String {
+    format!("begin isolation level read committed; {}", local_settings_sql())
+}
+
+/// Returns the settings of [`begin_sql`], for a transaction that is open already. They keep the
+/// settings of the role out of the copy, such as `extra_float_digits`, which shortens constants.
+fn local_settings_sql() -> String {
+    format!("{DEFINITION_SETTINGS}; set local default_tablespace = ''")
+}
 
 /// Returns the job, and the names of the table and its shadow, if the plan uses a shadow.
 fn shadow_names(
@@ -88,7 +92,7 @@ impl TableCare<'_> {
         names: &ShadowNames,
     ) -> Result<String, tokio_postgres::Error> {
         let client = self.job.client();
-        client.batch_execute(BEGIN).await?;
+        client.batch_execute(&begin_sql()).await?;
         let properties: Vec<TableProperty> =
             table_properties(client, names.oid, self.session.server_version).await?;
         client.batch_execute("rollback").await?;

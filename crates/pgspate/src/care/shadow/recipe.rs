@@ -2,7 +2,8 @@
 //! its catalog.
 //!
 //! [`table_properties`](pgspate_target::table_properties) finds any remaining difference before
-//! the tables are exchanged. Every query runs without a search path, so that names are complete.
+//! the tables are exchanged. Every query runs under the settings for definitions, so that names and
+//! constants are complete.
 
 use tokio_postgres::Client;
 
@@ -29,9 +30,16 @@ impl ShadowNames {
     }
 
     /// Replaces the placeholders of a query by the names as literals, and `:options` by
-    /// [`COLUMN_OPTIONS`].
+    /// [`COLUMN_OPTIONS`]. `:printed` is the table's name as definitions have it: the server may
+    /// quote a name that needs no quotes.
     fn fill(&self, sql: &str) -> String {
+        let printed = format!(
+            "(select format('%I.%I', n.nspname, c.relname) from pg_class c \
+             join pg_namespace n on n.oid = c.relnamespace where c.oid = {})",
+            self.oid
+        );
         let words = [
+            (":printed", printed),
             (":oid", self.oid.to_string()),
             (":table", quote_literal(&self.table)),
             (":schema", quote_literal(&self.schema)),
@@ -149,7 +157,7 @@ from pg_index x join pg_class i on i.oid = x.indexrelid
 left join pg_tablespace s on s.oid = i.reltablespace,
 pg_get_indexdef(i.oid) def,
 format('CREATE %sINDEX %I ON %s ', case when indisunique then 'UNIQUE ' else '' end, i.relname,
-       :table) prefix
+       :printed) prefix
 where x.indrelid = :oid and not x.indisexclusion
   and not exists (select from pg_class b where b.relname = i.relname
                     and b.relnamespace = to_regnamespace(:schema))
@@ -195,7 +203,11 @@ select statement from (
   union all
   select 6, conname, format('alter table %s add constraint %I %s', :shadow, conname,
                             pg_get_constraintdef(c.oid))
-  from pg_constraint c where conrelid = :oid and contype = 'f' and not exists (
+  from pg_constraint c where conrelid = :oid and contype = 'f'
+    -- The server adds the parts of a key to a partitioned table itself.
+    and not exists (select from pg_constraint k where k.oid = c.conparentid
+                      and k.conrelid = c.conrelid)
+    and not exists (
     select from pg_constraint b where b.conrelid = to_regclass(:shadow) and b.conname = c.conname)
   union all
   select 7, stxname, case when starts_with(def, prefix) and right(def, length(suffix)) = suffix then
@@ -205,7 +217,7 @@ select statement from (
   from pg_statistic_ext e join pg_namespace n on n.oid = stxnamespace,
   pg_get_statisticsobjdef(e.oid) def,
   format('CREATE STATISTICS %I.%I', nspname, stxname) prefix,
-  concat(' FROM ', :table) suffix
+  concat(' FROM ', :printed) suffix
   where stxrelid = :oid and not exists (
     select from pg_statistic_ext b where b.stxrelid = to_regclass(:shadow)
       and b.stxname = e.stxname)
