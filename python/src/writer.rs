@@ -127,7 +127,7 @@ impl RecordWriter {
         }
     }
 
-    /// Encodes records, for the next `send`. Returns the reader of returned rows; `take` returns the
+    /// Encodes records for the next `send`. Returns the reader of returned rows; `take` returns the
     /// outcomes with this number. Without a result, nothing will be written: `take` returns the
     /// number when the table is known, and then this must be called again.
     fn start(
@@ -319,8 +319,8 @@ impl RecordWriterSettings {
     }
 }
 
-/// Starts the runtime of a writer, with one thread. It does little for each record, and passing work
-/// from one thread to another costs more.
+/// Starts the runtime of a writer, with one thread. It does little for each record, and passing
+/// work from one thread to another costs more.
 fn start_runtime() -> Result<Runtime> {
     let builder = &mut tokio::runtime::Builder::new_multi_thread();
     let started = builder.worker_threads(1).enable_all().build();

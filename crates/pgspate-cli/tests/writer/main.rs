@@ -21,6 +21,7 @@ mod proxy;
 #[path = "../support/run.rs"]
 mod run;
 mod scene;
+mod server_settings;
 #[allow(dead_code, reason = "other tests use the rest of this module")]
 #[path = "../faults/test_random.rs"]
 mod test_random;

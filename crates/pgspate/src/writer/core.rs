@@ -12,6 +12,7 @@ use tokio_postgres::error::SqlState;
 
 use super::WriterOptions;
 use super::counters::{WriterCounters, WriterReport};
+use super::facts::{read_facts, set_values, value_settings_sql};
 use super::governor::LaneGovernor;
 use super::lane::RecordLane;
 use super::queue::{SetLimits, UnitQueue};
@@ -23,8 +24,8 @@ use super::waiting::{LockedCall, WaitingSessions};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::{Connection, Dsn};
 use pgspate_target::ledger::{ensure_ledger, prune_requests};
+use pgspate_target::read_session;
 use pgspate_target::session::ReconnectBackoff;
-use pgspate_target::{TargetTable, TypedQuery, read_session, server_error, suggest_table};
 
 /// How long a lane without work keeps its session.
 const IDLE_LIMIT: Duration = Duration::from_secs(60);
@@ -40,28 +41,13 @@ const FACTS_LIFETIME: Duration = Duration::from_secs(5);
 /// How soon the facts are read again if a value was refused.
 const RECHECK_PAUSE: Duration = Duration::from_millis(500);
 
-/// Whether rules rewrite an INSERT into the table, and the columns of the primary key.
-const RULES_AND_KEY: &str = "\
-select exists (select from pg_catalog.pg_rewrite
-               where ev_class operator(pg_catalog.=) $1 and ev_type operator(pg_catalog.=) '3'),
-       array(select a.attname::text
-             from pg_catalog.pg_constraint c,
-                  pg_catalog.unnest(c.conkey) with ordinality as k(number, place),
-                  pg_catalog.pg_attribute a
-             where c.conrelid operator(pg_catalog.=) $1 and c.contype operator(pg_catalog.=) 'p'
-               and a.attrelid operator(pg_catalog.=) $1
-               and a.attnum operator(pg_catalog.=) k.number
-             order by k.place)";
-
-/// The array types of types.
-const ARRAY_TYPES: &str = "\
-select oid, typarray from pg_catalog.pg_type
-where oid operator(pg_catalog.=) any ($1) and typarray operator(pg_catalog.<>) 0";
-
 /// The shared state of a writer.
 #[derive(Debug)]
 pub(super) struct WriterCore {
     pub(super) dsn: Dsn,
+    /// Sets what the meaning of a value's text depends on, in all sessions, to what it was when the
+    /// writer was opened. Otherwise a change of the server's settings would reach some of them.
+    pub(super) value_settings: String,
     pub(super) options: WriterOptions,
     pub(super) counters: WriterCounters,
     pub(super) waiting: WaitingSessions,
@@ -110,6 +96,8 @@ impl WriterCore {
     ) -> Result<Arc<WriterCore>> {
         let dsn = dsn.with_stall_timeout(options.limits.stall_timeout);
         let connection = dsn.connect("pgspate write").await?;
+        let value_settings = value_settings_sql(&read_session(&connection.client).await?);
+        set_values(&connection, &value_settings).await?;
         let connections = options.connections.max(1);
         let waiters = if connections < 4 { 1 } else { (connections / 4).max(2) };
         let room_size = u32::try_from(options.queue_bytes / ROOM_UNIT).unwrap_or(u32::MAX).max(1);
@@ -137,6 +125,7 @@ impl WriterCore {
             pruned: Mutex::new(None),
             facts: tokio::sync::Mutex::new(Some(connection)),
             dsn,
+            value_settings,
             options,
         }))
     }
@@ -180,7 +169,10 @@ impl WriterCore {
     async fn prepare_keys(self: &Arc<WriterCore>) -> Result<()> {
         let create = async || {
             let mut kept = self.facts.lock().await;
-            ensure_ledger(&self.facts_connection(&mut kept).await?.client).await
+            let connection = self.take_facts_connection(&mut kept).await?;
+            ensure_ledger(&connection.client).await?;
+            *kept = Some(connection);
+            Ok::<_, Error>(())
         };
         self.ledger.get_or_try_init(create).await?;
         {
@@ -467,22 +459,23 @@ impl WriterCore {
         kept: &mut Option<Connection>,
         table: &str,
     ) -> Result<ShapeFacts> {
-        read_facts(self.facts_connection(kept).await?, table).await
+        let connection = self.take_facts_connection(kept).await?;
+        let facts = read_facts(&connection, table).await;
+        *kept = Some(connection);
+        facts
     }
 
-    /// Returns the session that reads facts. Connects if there is none.
-    async fn facts_connection<'a>(
-        &self,
-        kept: &'a mut Option<Connection>,
-    ) -> Result<&'a Connection> {
-        let connection = match kept.take().filter(|connection| !connection.is_closed()) {
-            Some(connection) => connection,
-            None => {
-                let connected = self.dsn.connect("pgspate write").await;
-                connected.map_err(|error| connect_error(&error))?
-            }
-        };
-        Ok(kept.insert(connection))
+    /// Takes the session that reads facts. Connects if there is none. The caller gives it back when
+    /// no statement of it runs any more, so that a dropped future leaves no session behind in the
+    /// middle of a transaction.
+    async fn take_facts_connection(&self, kept: &mut Option<Connection>) -> Result<Connection> {
+        if let Some(connection) = kept.take().filter(|connection| !connection.is_closed()) {
+            return Ok(connection);
+        }
+        let connected = self.dsn.connect("pgspate write").await;
+        let connection = connected.map_err(|error| connect_error(&error))?;
+        set_values(&connection, &self.value_settings).await?;
+        Ok(connection)
     }
 
     /// Returns what the writer has done so far.
@@ -533,30 +526,6 @@ impl WriterCore {
     fn shapes(&self) -> MutexGuard<'_, HashMap<InsertRequest, KeptShape>> {
         self.shapes.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Reads what a request must know.
-async fn read_facts(connection: &Connection, name: &str) -> Result<ShapeFacts> {
-    let client = &connection.client;
-    let Some(table) = TargetTable::read(client, name).await? else {
-        let message = format!("table {name} does not exist");
-        let missing =
-            Error::new(ErrorKind::Usage, message).with_sqlstate(SqlState::UNDEFINED_TABLE);
-        return Err(suggest_table(client, name, missing).await);
-    };
-    let session = read_session(client).await?;
-    let failed = server_error(format!("could not read the rules of table {name}"));
-    let rules = client.fetch_one(RULES_AND_KEY, &[&table.oid]).await.map_err(failed)?;
-    let failed = server_error(format!("could not read the types of table {name}"));
-    let types: Vec<u32> = table.columns.iter().map(|column| column.ty.base().oid).collect();
-    let arrays = client.fetch_all(ARRAY_TYPES, &[&types]).await.map_err(failed)?;
-    Ok(ShapeFacts {
-        table,
-        session,
-        has_insert_rules: rules.get(0),
-        primary_key: rules.get(1),
-        arrays: arrays.iter().map(|row| (row.get(0), row.get(1))).collect(),
-    })
 }
 
 /// Returns the error of a call whose lane has ended, for example with its runtime.

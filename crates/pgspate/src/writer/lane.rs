@@ -105,9 +105,13 @@ impl RecordLane {
             if let Sent::Unsent(unsent) = self.write_run(run).await {
                 unsent.into_iter().rev().for_each(|unit| units.push_front(unit));
                 // The server may accept sessions and lose each of them at once.
-                if let Some(pause) = backoff.next_pause() {
-                    tokio::time::sleep(pause).await;
-                }
+                let Some(pause) = backoff.next_pause() else {
+                    let message = "the server loses each session that prepares the INSERT";
+                    let error = Error::new(ErrorKind::Connect, message);
+                    units.into_iter().for_each(|it| self.core.answer_unsent(it, &error));
+                    return VecDeque::new();
+                };
+                tokio::time::sleep(pause).await;
             }
         }
         units
@@ -117,7 +121,7 @@ impl RecordLane {
     async fn open_session(&mut self) -> Result<()> {
         if self.session.as_ref().is_none_or(RecordSession::is_closed) {
             self.session = None;
-            self.session = Some(RecordSession::open(&self.core.dsn, LANE_LOCK_TIMEOUT).await?);
+            self.session = Some(RecordSession::open(&self.core, LANE_LOCK_TIMEOUT).await?);
         }
         Ok(())
     }

@@ -17,6 +17,7 @@
 
 mod core;
 mod counters;
+mod facts;
 mod governor;
 mod lane;
 mod queue;

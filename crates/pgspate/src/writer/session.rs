@@ -2,15 +2,16 @@
 
 use std::collections::HashMap;
 
-use tokio_postgres::error::Severity;
+use tokio_postgres::error::{Severity, SqlState};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row, Statement};
 
+use super::core::WriterCore;
 use super::rows::{ColumnArray, FieldParameter};
 use super::shape::{InsertShape, StatementKind};
 use super::unit::{InsertOutcome, WriteUnit};
 use crate::{Error, ErrorKind, Result};
-use pgspate_target::connect::{Connection, Dsn};
+use pgspate_target::connect::Connection;
 use pgspate_target::ledger::{RECORD_REQUEST, find_request};
 use pgspate_target::{
     ServerRefusal, TypedParameter, TypedQuery, send_in_order, server_error, users_path_sql,
@@ -19,10 +20,12 @@ use pgspate_target::{
 /// The most prepared statements of a session.
 const STATEMENTS_MAX: usize = 500;
 
-/// Commits of the session wait for the disk, whatever the role's default is.
+/// Commits of the session wait for the disk, whatever the role's default is. The level is set in
+/// any case, as a session takes over later defaults of what it has not set.
 const COMMIT_DURABLY: &str = "\
-select pg_catalog.set_config('synchronous_commit', 'on', false)
-where pg_catalog.current_setting('synchronous_commit') operator(pg_catalog.=) 'off'";
+select pg_catalog.set_config('synchronous_commit', case level when 'off' then 'on' else level end,
+                             false)
+from pg_catalog.current_setting('synchronous_commit') level";
 
 /// Why units were not written.
 pub(super) enum WriteFailure {
@@ -45,6 +48,9 @@ select pg_catalog.current_setting('synchronous_commit'),
 /// may wait for one. The answers of all arrive at its end.
 const PIPELINE_LOCK_WAIT: usize = 200;
 
+/// The errors that say that another row has the record's key.
+const KEY_EXISTS: [SqlState; 2] = [SqlState::UNIQUE_VIOLATION, SqlState::EXCLUSION_VIOLATION];
+
 /// A session that writes units.
 pub(super) struct RecordSession {
     connection: Connection,
@@ -65,18 +71,19 @@ impl RecordSession {
     ///
     /// # Errors
     /// [`ErrorKind::Connect`], whatever the reason: no record is at fault.
-    pub(super) async fn open(dsn: &Dsn, lock_timeout: i32) -> Result<RecordSession> {
-        RecordSession::try_open(dsn, lock_timeout).await.map_err(|error| connect_error(&error))
+    pub(super) async fn open(core: &WriterCore, lock_timeout: i32) -> Result<RecordSession> {
+        RecordSession::try_open(core, lock_timeout).await.map_err(|error| connect_error(&error))
     }
 
-    async fn try_open(dsn: &Dsn, lock_timeout: i32) -> Result<RecordSession> {
-        let connection = dsn.connect("pgspate write").await?;
+    async fn try_open(core: &WriterCore, lock_timeout: i32) -> Result<RecordSession> {
+        let connection = core.dsn.connect("pgspate write").await?;
         let client = &connection.client;
         let settings = format!(
-            "{COMMIT_DURABLY}; {}; set lock_timeout = {lock_timeout}; \
+            "{COMMIT_DURABLY}; {}; {}; set lock_timeout = {lock_timeout}; \
              set plan_cache_mode = force_generic_plan; \
              select pg_catalog.set_config(name, '0', false) from pg_catalog.pg_settings \
              where name operator(pg_catalog.=) 'idle_session_timeout'",
+            core.value_settings,
             users_path_sql(false)
         );
         let failed = || server_error("could not prepare a session to write records".to_owned());
@@ -210,7 +217,10 @@ impl RecordSession {
         self.is_unsafe = true;
         let lost = self.explain("could not flush the records", error);
         let lost = Error::new(ErrorKind::Connect, lost.messages().join(": "));
-        let answer = |answer: Result<_>| answer.and_then(|_| Err(copy_error(&lost)));
+        let answer = |answer: Result<_>| match answer {
+            Err(error) if !error.sqlstate().is_some_and(|it| KEY_EXISTS.contains(it)) => Err(error),
+            _ => Err(copy_error(&lost)),
+        };
         answers.into_iter().map(answer).collect()
     }
 
@@ -227,7 +237,10 @@ impl RecordSession {
             let was_refused = answer.is_err();
             let answer = self.look_up_key(unit, answer).await;
             let is_ignored = |it: &InsertOutcome| it.rows < unit.rows.len() as u64;
-            rests_on_others |= answer.as_ref().is_ok_and(|it| was_refused || is_ignored(it));
+            rests_on_others |= match &answer {
+                Ok(outcome) => was_refused || is_ignored(outcome),
+                Err(error) => error.sqlstate().is_some_and(|it| KEY_EXISTS.contains(it)),
+            };
             confirmed.push(answer);
         }
         let Some(flush) = self.flush_sql.as_ref().filter(|_| rests_on_others) else {

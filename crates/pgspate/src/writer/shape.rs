@@ -9,7 +9,7 @@ use tokio_postgres::types::{Kind, Type};
 use crate::encode::field::FieldEncoder;
 use crate::{Error, ErrorKind, Result, did_you_mean};
 use pgspate_target::ledger::record_request_sql;
-use pgspate_target::{PgType, SessionSettings, TargetTable, Trigger, TypeKind, quote_ident};
+use pgspate_target::{PgType, SessionSettings, TargetTable, TypeKind, quote_ident};
 
 use super::rows::EncodedRows;
 
@@ -48,6 +48,8 @@ pub(super) struct ShapeFacts {
     pub(super) has_insert_rules: bool,
     /// The columns of the primary key.
     pub(super) primary_key: Vec<String>,
+    /// The triggers that run for an updated row: name, and whether it may keep the row as it is.
+    pub(super) update_triggers: Vec<(String, bool)>,
     /// The OID of the array type of each type.
     pub(super) arrays: HashMap<u32, u32>,
 }
@@ -129,8 +131,7 @@ impl InsertShape {
         facts: ShapeFacts,
         shares_triggers: bool,
     ) -> Result<InsertShape> {
-        let ShapeFacts { table, session, has_insert_rules, primary_key, arrays } = facts;
-        let (table, session) = (&table, &session);
+        let ShapeFacts { table, session, arrays, update_triggers, .. } = &facts;
         check_columns(&request, table)?;
         let position = |name: &str| request.columns.iter().position(|asked| asked == name);
         let written = |name: &str| position(name).is_some();
@@ -165,7 +166,7 @@ impl InsertShape {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             table_oid: table.oid,
             table_name: (table.schema.clone(), table.name.clone()),
-            primary_key,
+            primary_key: facts.primary_key.clone(),
             session: session.clone(),
             column_types: types_of(table, &request.columns).map(|(_, ty)| ty).collect(),
             returned_columns: types_of(table, &returned_names(&request, table)).collect(),
@@ -178,13 +179,13 @@ impl InsertShape {
             columns: columns.collect(),
             request,
         };
-        let row_obstacle = match has_insert_rules {
+        let row_obstacle = match facts.has_insert_rules {
             true => Some("rules rewrite an INSERT into the table".to_owned()),
             false => shape.find_row_obstacle(table),
         };
         shape.set_insert = row_obstacle.is_none().then_some(set_insert);
-        shape.alone_reason =
-            row_obstacle.or_else(|| shape.find_alone_reason(table, shares_triggers));
+        shape.alone_reason = row_obstacle
+            .or_else(|| shape.find_alone_reason(table, update_triggers, shares_triggers));
         Ok(shape)
     }
 
@@ -211,11 +212,19 @@ impl InsertShape {
     }
 
     /// Returns why the records of several calls may not share a statement, if they may not.
-    fn find_alone_reason(&self, table: &TargetTable, shares_triggers: bool) -> Option<String> {
+    fn find_alone_reason(
+        &self,
+        table: &TargetTable,
+        update_triggers: &[(String, bool)],
+        shares_triggers: bool,
+    ) -> Option<String> {
+        let inserting = table.triggers.iter().map(|it| (&it.name, it.is_before));
+        let updating = update_triggers.iter().map(|(name, is_before)| (name, *is_before));
+        let updates = matches!(self.request.on_conflict, OnConflict::Update(_));
         // A trigger before the row may keep the row out, and its caller must be told.
-        let keeps_rows = |trigger: &&Trigger| !shares_triggers || trigger.is_before;
-        if let Some(trigger) = table.triggers.iter().find(keeps_rows) {
-            return Some(format!("the table has trigger \"{}\"", trigger.name));
+        let mut triggers = inserting.chain(updating.filter(|_| updates));
+        if let Some((name, _)) = triggers.find(|(_, is_before)| !shares_triggers || *is_before) {
+            return Some(format!("the table has trigger \"{name}\""));
         }
         if table.row_security {
             return Some("policies apply, which may read the table".to_owned());
@@ -242,6 +251,7 @@ impl InsertShape {
             && self.single_insert == other.single_insert
             && self.set_insert == other.set_insert
             && self.returned == other.returned
+            && self.returned_columns == other.returned_columns
             && self.alone_reason == other.alone_reason
             && columns(self) == columns(other)
     }

@@ -145,7 +145,7 @@ impl WaitingSessions {
             Some(session) => session,
             None => {
                 let lock_timeout = core.options.limits.lock_timeout_millis();
-                RecordSession::open(&core.dsn, lock_timeout).await?
+                RecordSession::open(core, lock_timeout).await?
             }
         };
         let answer = write_alone(&mut session, unit).await?;
@@ -333,7 +333,7 @@ async fn try_units(
     }
     let session = match session {
         Some(session) => session,
-        None => session.insert(RecordSession::open(&core.dsn, LANE_LOCK_TIMEOUT).await?),
+        None => session.insert(RecordSession::open(core, LANE_LOCK_TIMEOUT).await?),
     };
     if units.iter().all(|unit| unit.way() != UnitWay::OwnTransaction) {
         return session.write_each(units).await;

@@ -1,0 +1,89 @@
+//! Reads what a writer must know of a table, and sets what the meaning of a value's text depends on.
+
+use tokio_postgres::error::SqlState;
+
+use super::session::connect_error;
+use super::shape::ShapeFacts;
+use crate::{Error, ErrorKind, Result};
+use pgspate_target::connect::Connection;
+use pgspate_target::{
+    SessionSettings, TargetTable, TypedQuery, quote_literal, read_session, server_error,
+    suggest_table,
+};
+
+/// Whether rules rewrite an INSERT into the table, and the columns of the primary key.
+const RULES_AND_KEY: &str = "\
+select exists (select from pg_catalog.pg_rewrite
+               where ev_class operator(pg_catalog.=) $1 and ev_type operator(pg_catalog.=) '3'),
+       array(select a.attname::text
+             from pg_catalog.pg_constraint c,
+                  pg_catalog.unnest(c.conkey) with ordinality as k(number, place),
+                  pg_catalog.pg_attribute a
+             where c.conrelid operator(pg_catalog.=) $1 and c.contype operator(pg_catalog.=) 'p'
+               and a.attrelid operator(pg_catalog.=) $1
+               and a.attnum operator(pg_catalog.=) k.number
+             order by k.place)";
+
+/// The triggers that run for an updated row, though not for an inserted one, of a table and its
+/// partitions: name, and whether it may keep the row as it is.
+const UPDATE_TRIGGERS: &str = "\
+select t.tgname::text, (t.tgtype::int4 operator(pg_catalog.&) 2) operator(pg_catalog.<>) 0
+from pg_catalog.pg_trigger t
+where t.tgrelid operator(pg_catalog.=) any (
+        select p.relid::pg_catalog.oid from pg_catalog.pg_partition_tree($1::pg_catalog.oid) p
+        union all select $1::pg_catalog.oid)
+  and not t.tgisinternal and t.tgenabled operator(pg_catalog.<>) 'D'
+  and (t.tgtype::int4 operator(pg_catalog.&) 16) operator(pg_catalog.<>) 0
+order by t.tgname";
+
+/// The array types of types.
+const ARRAY_TYPES: &str = "\
+select oid, typarray from pg_catalog.pg_type
+where oid operator(pg_catalog.=) any ($1) and typarray operator(pg_catalog.<>) 0";
+
+/// Returns the SQL that sets what the meaning of a value's text depends on.
+pub(super) fn value_settings_sql(session: &SessionSettings) -> String {
+    let settings = [
+        ("DateStyle", &session.date_style),
+        ("TimeZone", &session.time_zone),
+        ("IntervalStyle", &session.interval_style),
+    ];
+    let set = settings.map(|(name, value)| format!("set {name} = {}", quote_literal(value)));
+    let array_nulls = if session.array_nulls { "on" } else { "off" };
+    format!("{}; set array_nulls = {array_nulls}", set.join("; "))
+}
+
+/// Sets what the meaning of a value's text depends on.
+pub(super) async fn set_values(connection: &Connection, sql: &str) -> Result<()> {
+    let failed = server_error("could not prepare a session to write records".to_owned());
+    let set = connection.client.batch_execute(sql).await.map_err(failed);
+    set.map_err(|error| connect_error(&error))
+}
+
+/// Reads what a request must know.
+pub(super) async fn read_facts(connection: &Connection, name: &str) -> Result<ShapeFacts> {
+    let client = &connection.client;
+    let Some(table) = TargetTable::read(client, name).await? else {
+        let message = format!("table {name} does not exist");
+        let missing =
+            Error::new(ErrorKind::Usage, message).with_sqlstate(SqlState::UNDEFINED_TABLE);
+        return Err(suggest_table(client, name, missing).await);
+    };
+    let session = read_session(client).await?;
+    let failed = server_error(format!("could not read the rules of table {name}"));
+    let rules = client.fetch_one(RULES_AND_KEY, &[&table.oid]).await.map_err(failed)?;
+    let failed = server_error(format!("could not read the triggers of table {name}"));
+    let triggers = client.fetch_all(UPDATE_TRIGGERS, &[&table.oid]).await.map_err(failed)?;
+    let update_triggers = triggers.iter().map(|row| (row.get(0), row.get(1))).collect();
+    let failed = server_error(format!("could not read the types of table {name}"));
+    let types: Vec<u32> = table.columns.iter().map(|column| column.ty.base().oid).collect();
+    let arrays = client.fetch_all(ARRAY_TYPES, &[&types]).await.map_err(failed)?;
+    Ok(ShapeFacts {
+        table,
+        session,
+        has_insert_rules: rules.get(0),
+        primary_key: rules.get(1),
+        update_triggers,
+        arrays: arrays.iter().map(|row| (row.get(0), row.get(1))).collect(),
+    })
+}
