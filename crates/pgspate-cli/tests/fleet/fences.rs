@@ -152,6 +152,24 @@ fn a_member_of_a_slurm_array_can_run_alone_again() {
     assert!(refused.contains("has members 0 to 2, not 3 to 3"), "{refused}");
 }
 
+/// The variables of such an array of one do not say that it has other members.
+#[test]
+fn a_member_of_several_that_runs_alone_again_is_not_the_whole_table() {
+    let scene = FleetScene::new(2, 2);
+    scene.report("a", "1", 0);
+    let before = scene.case.value("select count(*) from reading");
+    let dsn = scene.case.db.dsn();
+    let mut command = scene.case.command(&["sync", "--to", &dsn, "a/{member}.csv"]);
+    let args = "--table reading --scope all --max-delete 100% --fleet nights --json --generation 1";
+    command.args(args.split_whitespace());
+    for (name, value) in [("ID", "1"), ("COUNT", "1"), ("MIN", "1"), ("MAX", "1")] {
+        command.env(format!("SLURM_ARRAY_TASK_{name}"), value);
+    }
+    let refused = finish(spawn(&mut command)).json_refusal();
+    assert!(refused.contains("each member would delete the others' rows"), "{refused}");
+    assert_eq!(scene.case.value("select count(*) from reading"), before);
+}
+
 #[test]
 fn a_forgotten_generation_no_longer_refuses_older_ones() {
     let scene = FleetScene::new(1, 2);

@@ -40,6 +40,39 @@ fn a_job_that_is_completed_meanwhile_is_not_forgotten() {
     assert_eq!(scene.ids(), "-1 1");
 }
 
+/// A driver begins a job again while a user forgets it, or while its last run aborts it.
+#[test]
+fn a_job_that_is_begun_again_meanwhile_is_not_forgotten() {
+    let scene = DriverScene::new();
+    let ticket = scene.begin_with(Some("job"), Default::default(), None).unwrap();
+    let (runtime, client) = session(&scene.case.db.dsn());
+    let wait_for_one = || {
+        let waiting = "select count(*) from pg_stat_activity \
+                       where datname = current_database() and wait_event_type = 'Lock'";
+        while scene.case.value(waiting) != "1" {}
+    };
+    // As a driver does that begins the job again.
+    let begin = "begin; update pgspate.fleet_job set fence = fence + 1";
+    let end_while = |work: &dyn Fn()| {
+        runtime.block_on(client.batch_execute(begin)).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                wait_for_one();
+                runtime.block_on(client.batch_execute("commit")).unwrap();
+            });
+            work();
+        });
+    };
+    end_while(&|| {
+        let forgotten = scene.status(&format!("--forget {}", ticket.job));
+        let words = format!("job {} was begun again meanwhile", ticket.job);
+        assert!(forgotten.stderr.contains(&words), "{}", forgotten.stderr);
+    });
+    let now = scene.begin_with(Some("job"), Default::default(), None).unwrap();
+    end_while(&|| assert_eq!(scene.abort(&now), AbortOutcome::IsAnother));
+    assert_eq!(scene.case.value("select count(*) from pgspate.fleet_job"), "1");
+}
+
 /// A crash empties an unlogged table. So the ledger remembers no job that writes one.
 #[test]
 fn a_job_of_an_unlogged_table_has_no_name() {

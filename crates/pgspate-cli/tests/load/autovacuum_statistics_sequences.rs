@@ -99,6 +99,27 @@ fn restore_turns_autovacuum_on_after_a_killed_load() {
 }
 
 #[test]
+fn restore_names_what_a_user_has_changed_since() {
+    let case = LoadCase::new("create table t (id int)");
+    case.put("t.csv", "id\n1\n2\n");
+    let (mut child, runtime, holder) =
+        start_blocked_load(&case, "--header yes --quiet --pause-autovacuum always");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    runtime.block_on(holder.batch_execute("rollback")).unwrap();
+    case.db.run("alter table t set (autovacuum_enabled = true)");
+    wait_until("the ledger shows that the load has ended", || {
+        !run_status(&case, "1").stdout.contains("running in")
+    });
+    let said = run_status(&case, "--restore").stderr.replace('\n', " ");
+    let warning = "warning: autovacuum_enabled of public.t was changed since the load changed it, \
+                   and stays as it is";
+    assert_eq!(said.trim(), warning);
+    let options = "select reloptions::text from pg_class where oid = 't'::regclass";
+    assert_eq!(case.value(options), "{autovacuum_enabled=true}");
+}
+
+#[test]
 fn a_load_leaves_disabled_autovacuum_disabled() {
     let case = LoadCase::new("create table t (id int) with (autovacuum_enabled = no)");
     case.put("t.csv", "id\n1\n");

@@ -341,3 +341,59 @@ fn no_rows_replace_rows_only_if_allowed() {
         case.load(&format!("t.csv {how} --restart")).success();
     }
 }
+
+/// An earlier run has written rows to a shadow table, which is dropped because the table has
+/// changed. They do not count as rows that replace the old ones.
+#[test]
+fn rows_of_a_dropped_shadow_table_replace_nothing() {
+    let case = LoadCase::new("create table t (id int, note text); insert into t values (1, 'old')");
+    case.put("t.csv", "id,note\n7,a\n8,b\n");
+    let (runtime, holder) = session(&case.db.dsn());
+    runtime.block_on(holder.batch_execute("begin; lock table t in share mode")).unwrap();
+    let args = "t.csv --table t --replace=swap --rejects r.csv --quiet";
+    let mut child = spawn(&mut case.load_command(args));
+    wait_until("the chunk is written and the exchange waits", || {
+        let waiting = "select count(*) from pg_stat_activity \
+                       where datname = current_database() and wait_event_type = 'Lock'";
+        case.value("select to_regclass('pgspate.ledger') is not null") == "t"
+            && case.value("select count(*) from pgspate.ledger") == "1"
+            && case.value(waiting) != "0"
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+    runtime.block_on(holder.batch_execute("rollback")).unwrap();
+    // No row of the file is accepted from here on.
+    case.db.run("alter table t add constraint small check (id < 5)");
+    let run = case.load(args);
+    assert!(run.stderr.contains("there are no rows to put in the place"), "{}", run.stderr);
+    assert_eq!(list_ids(&case, "t"), "1");
+}
+
+/// An owner that has revoked its privileges can still alter its tables.
+#[test]
+fn a_table_is_replaced_if_its_owner_may_not_lock_the_table_that_refers_to_it() {
+    let case = LoadCase::new("");
+    let name = format!("{}_owner", case.db.name());
+    case.db.run(&format!(
+        "create role \"{name}\" login; create table t (id int primary key); \
+         insert into t values (1); \
+         create table part (id int references t) partition by range (id); \
+         create table part_1 partition of part for values from (0) to (9); \
+         alter table t owner to \"{name}\"; alter table part owner to \"{name}\"; \
+         alter table part_1 owner to \"{name}\"; \
+         revoke update, delete, truncate on part, part_1 from \"{name}\"; \
+         create schema pgspate authorization \"{name}\""
+    ));
+    case.put("t.csv", "id\n2\n");
+    let dsn = format!("{} user='{name}'", case.db.dsn());
+    let args = "load t.csv --header yes --table t --replace=truncate --quiet --to";
+    let args: Vec<&str> = args.split(' ').chain([&*dsn]).collect();
+    let run = crate::support::Run::of(case.command(&args).output().unwrap());
+    let keys = "select count(*) from pg_constraint where contype = 'f' \
+                and conrelid in ('part'::regclass, 'part_1'::regclass)";
+    let keys = case.value(keys);
+    let ids = list_ids(&case, "t");
+    case.db.run(&format!("drop owned by \"{name}\" cascade; drop role \"{name}\""));
+    run.success();
+    assert_eq!((ids.as_str(), keys.as_str()), ("2", "2"));
+}

@@ -125,6 +125,40 @@ fn a_load_in_one_transaction_refuses_another_table_of_the_name() {
     }
 }
 
+/// The ledger's check sees what was committed while COPY waited for the table, whatever the default
+/// isolation level is.
+#[test]
+fn a_load_that_waits_for_a_replace_sees_its_record() {
+    let case = LoadCase::new("create table t (id int primary key, note text)");
+    let database = case.db.name();
+    let level = "default_transaction_isolation = 'repeatable read'";
+    case.db.run(&format!("alter database \"{database}\" set {level}"));
+    // Without a ledger, an empty COPY would wait before the job begins.
+    case.put("first.csv", "id,note\n0,z\n");
+    case.load("first.csv --table t --quiet").success();
+    case.put("t.csv", "id,note\n1,a\n2,b\n");
+    let (runtime, holder) = session(&case.db.dsn());
+    runtime.block_on(holder.batch_execute("begin; lock table t in share mode")).unwrap();
+    let child = spawn(&mut case.load_command("t.csv --lanes 1 --rebuild-indexes never --quiet"));
+    wait_until("COPY waits", || {
+        let waiting = "select count(*) from pg_stat_activity \
+                       where datname = current_database() and wait_event = 'relation' \
+                         and query ilike 'copy %'";
+        case.value(waiting) == "1"
+    });
+    // As a replace does. Another session records it, because the holder's snapshot is older.
+    let (recording, recorder) = session(&case.db.dsn());
+    let record = "insert into pgspate.emptied (table_oid, upto, but) \
+                  select 't'::regclass, max(job), 0 from pgspate.job";
+    recording.block_on(recorder.batch_execute(record)).unwrap();
+    runtime.block_on(holder.batch_execute("truncate t; commit")).unwrap();
+    let run = finish(child);
+    assert_eq!(run.status, Some(2), "{}{}", run.stdout, run.stderr);
+    let words = "another load has replaced all rows of the table";
+    assert!(run.stderr.contains(words), "{}", run.stderr);
+    assert_eq!(count_rows(&case, "t"), 0);
+}
+
 #[test]
 fn rows_are_replaced_while_another_load_commits_chunks() {
     for method in ["truncate", "swap"] {

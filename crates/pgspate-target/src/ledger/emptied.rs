@@ -37,11 +37,14 @@ pub(super) async fn is_table_empty(client: &Client, identity: &JobIdentity) -> R
 
 /// Returns a condition: the table was emptied after the job started, so that rows of the job do not
 /// count. `table_oid` and `job` are SQL. A transaction that writes the table's rows must hold a
-/// lock on the table that TRUNCATE waits for.
+/// lock on the table that TRUNCATE waits for. The user's search path may be set, so operators are
+/// qualified.
 pub(super) fn is_emptied_sql(table_oid: &str, job: &str) -> String {
     format!(
-        "exists (select from pgspate.emptied e where e.table_oid = {table_oid} \
-                 and e.upto >= {job} and e.but <> {job})"
+        "exists (select from pgspate.emptied e \
+                 where e.table_oid operator(pg_catalog.=) {table_oid} \
+                   and e.upto operator(pg_catalog.>=) {job} \
+                   and e.but operator(pg_catalog.<>) {job})"
     )
 }
 
@@ -57,9 +60,14 @@ pub async fn record_emptied_sql(
     if !LedgerSchema::read(client).await?.is_readable() {
         return Ok(String::new());
     }
+    // A list of privileges would mean any of them.
     let sql = "select \
-        coalesce(has_table_privilege(to_regclass('pgspate.emptied'), 'insert'), false), \
-        coalesce(has_table_privilege(to_regclass('pgspate.part'), 'delete'), false)";
+        (has_table_privilege(emptied, 'select') and has_table_privilege(emptied, 'insert') \
+         and has_table_privilege(emptied, 'delete') \
+         and has_table_privilege(job, 'select')) is true, \
+        (has_table_privilege(part, 'select') and has_table_privilege(part, 'delete')) is true \
+        from (select to_regclass('pgspate.emptied') as emptied, to_regclass('pgspate.job') as job, \
+                     to_regclass('pgspate.part') as part) t";
     let may = client.fetch_one(sql, &[]).await.map_err(ledger_error())?;
     if !may.get::<_, bool>(0) {
         return Ok(String::new());

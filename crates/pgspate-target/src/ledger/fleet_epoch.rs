@@ -7,8 +7,8 @@
 use tokio_postgres::Client;
 
 use super::fleet_job::{
-    BegunFleetJob, NewFleetJob, check_trusted, in_transaction, insert_job, lock_for_begin,
-    other_options_error, other_table_error,
+    BegunFleetJob, JobAndWarning, NewFleetJob, check_trusted, in_transaction, insert_job,
+    lock_for_begin, other_options_error, other_table_error,
 };
 use super::fleet_stage::ensure_stage;
 use super::identity::digest_texts;
@@ -38,9 +38,6 @@ pub struct EpochOfStream<'a> {
     pub is_gapless: bool,
 }
 
-/// The job of an epoch, and a warning if the ledger has not seen the epochs before.
-type JoinedEpoch = (BegunFleetJob, Option<String>);
-
 /// Begins the job of an epoch, or joins it if it has begun. The latest epoch may be begun again
 /// after it was completed. `new.options` have the epoch as `epoch`. Returns a warning, too, if
 /// epochs are missing before this one.
@@ -54,7 +51,7 @@ pub async fn join_epoch(
     client: &Client,
     new: NewFleetJob<'_>,
     epoch: EpochOfStream<'_>,
-) -> Result<JoinedEpoch> {
+) -> Result<JobAndWarning> {
     schema::ensure_ledger(client).await?;
     let key = match find_key(client, new.table_oid, epoch.stream).await? {
         Some(key) => key,

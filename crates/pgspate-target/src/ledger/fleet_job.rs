@@ -14,6 +14,7 @@ use super::identity::{digest_texts, lock_key};
 use super::job::{JobId, ledger_error};
 use super::{emptied, fleet_epoch, lock, schema, trust};
 use crate::{Error, ErrorKind, Result, TypedParameter, TypedQuery, quote_literal};
+use pgspate_base::numbers::counted;
 
 /// Creates the tables for jobs of distributed engines such as Spark.
 ///
@@ -141,19 +142,23 @@ pub struct LockedFleetJob {
 }
 
 /// Begins a job, or raises the fence of an unfinished job of that name and begins it again. Creates
-/// the stage in the same transaction.
+/// the stage in the same transaction. Returns a warning, too, if rows of an earlier run were
+/// removed.
 ///
 /// # Errors
 /// [`ErrorKind::Ledger`] if the job of that name belongs to an untrusted role, or writes another
 /// table. [`ErrorKind::Server`] if the ledger cannot be written or the stage cannot be created.
-pub async fn begin_fleet_job(client: &Client, new: NewFleetJob<'_>) -> Result<BegunFleetJob> {
+pub async fn begin_fleet_job(client: &Client, new: NewFleetJob<'_>) -> Result<JobAndWarning> {
     schema::ensure_ledger(client).await?;
-    let begun = in_transaction(client, begin_in_transaction(client, new)).await?;
+    let (begun, warning) = in_transaction(client, begin_in_transaction(client, new)).await?;
     if begun.fence > begun.first_fence() && !begun.is_complete {
         drop_old_stages(client, &begun).await;
     }
-    Ok(begun)
+    Ok((begun, warning))
 }
+
+/// A job that has begun, and what the user should know.
+pub type JobAndWarning = (BegunFleetJob, Option<String>);
 
 /// Does `work` in a transaction.
 pub(super) async fn in_transaction<T>(
@@ -169,7 +174,7 @@ pub(super) async fn in_transaction<T>(
     ended.map(|()| done)
 }
 
-async fn begin_in_transaction(client: &Client, new: NewFleetJob<'_>) -> Result<BegunFleetJob> {
+async fn begin_in_transaction(client: &Client, new: NewFleetJob<'_>) -> Result<JobAndWarning> {
     let key = match new.name {
         Some(name) => digest_texts(["fleet job", name]),
         None => {
@@ -180,8 +185,10 @@ async fn begin_in_transaction(client: &Client, new: NewFleetJob<'_>) -> Result<B
     };
     lock_for_begin(client, &key).await?;
     match begin_again(client, &key, new).await? {
-        Some(begun) => Ok(begun),
-        None => insert_job(client, &key, new).await,
+        FoundFleetJob::Begun(begun) => Ok((begun, None)),
+        FoundFleetJob::New(warning) => {
+            insert_job(client, &key, new).await.map(|begun| (begun, warning))
+        }
     }
 }
 
@@ -215,12 +222,16 @@ pub(super) async fn insert_job(
     Ok(BegunFleetJob { job, fence, is_complete: false })
 }
 
+/// The job of a name in the ledger.
+enum FoundFleetJob {
+    /// The job is begun again.
+    Begun(BegunFleetJob),
+    /// The job is to be created. With a warning if rows of an earlier job were removed.
+    New(Option<String>),
+}
+
 /// Begins the job of this key again, if there is one.
-async fn begin_again(
-    client: &Client,
-    key: &str,
-    new: NewFleetJob<'_>,
-) -> Result<Option<BegunFleetJob>> {
+async fn begin_again(client: &Client, key: &str, new: NewFleetJob<'_>) -> Result<FoundFleetJob> {
     let name = new.name.unwrap_or_default();
     check_trusted(client, key, name).await?;
     // A statement that has waited for a lock sees other rows as they were before. So the next
@@ -231,18 +242,19 @@ async fn begin_again(
     let sql = "select f.job, f.fence, j.finished is not null, j.table_oid, j.table_name, \
                       j.options = $2::text::jsonb, \
                       (select count(*) from pgspate.part p where p.job = f.job), \
-                      IS_EMPTIED \
+                      IS_EMPTIED, \
+                      exists (select from pgspate.part p where p.job = f.job and p.rows > 0) \
                from pgspate.job j join pgspate.fleet_job f on f.job = j.job where j.key = $1 \
                order by j.job desc limit 1"
         .replace("IS_EMPTIED", &emptied::is_emptied_sql("j.table_oid", "j.job"));
     let row = client.fetch_opt(&sql, &[&key, &new.options]).await.map_err(ledger_error())?;
-    let Some(row) = row else { return Ok(None) };
+    let Some(row) = row else { return Ok(FoundFleetJob::New(None)) };
     let (job, fence, is_complete): (i64, i64, bool) = (row.get(0), row.get(1), row.get(2));
     if row.get::<_, u32>(3) != new.table_oid {
         return Err(other_table_error(job, name, row.get(4)));
     }
     if is_complete {
-        return Ok(Some(BegunFleetJob { job, fence, is_complete }));
+        return Ok(FoundFleetJob::Begun(BegunFleetJob { job, fence, is_complete }));
     }
     if !row.get::<_, bool>(5) {
         return Err(other_options_error(job, name));
@@ -250,12 +262,15 @@ async fn begin_again(
     let (written, is_emptied): (i64, bool) = (row.get(6), row.get(7));
     let is_visible = matches!(new.destination, FleetDestination::Table { .. });
     if is_visible && (is_emptied || written > 0) {
-        if written == 0 || is_empty(client, new).await? {
+        // An empty table proves nothing if no part had rows.
+        let needs_rows = is_emptied || row.get(8);
+        if written == 0 || (needs_rows && is_empty(client, new).await?) {
             // A new job has a number above those that do not count.
             let sql = "with rejects as (delete from pgspate.reject where job = $1) \
                        delete from pgspate.job where job = $1";
             client.run_statement(sql, &[&job]).await.map_err(ledger_error())?;
-            return Ok(None);
+            let warning = (written > 0).then(|| lost_parts_warning(name, written));
+            return Ok(FoundFleetJob::New(warning));
         }
         if is_emptied {
             return Err(emptied_meanwhile_error(job, name));
@@ -263,7 +278,7 @@ async fn begin_again(
     }
     let keeps_parts = new.destination == FleetDestination::Table { keeps_parts: true };
     if new.destination == (FleetDestination::Table { keeps_parts: false }) && written > 0 {
-        let parts = pgspate_base::numbers::counted(written.unsigned_abs(), "part");
+        let parts = counted(written.unsigned_abs(), "part");
         let message = format!("an earlier run of job \"{name}\" has written {parts} to the table");
         return Err(Error::new(ErrorKind::Ledger, message).hint(format!(
             "If each part has the same rows in every run, begin the job with stable parts: these \
@@ -277,16 +292,34 @@ async fn begin_again(
     if new.destination == FleetDestination::Stage {
         create_run_stage(client, job, fence + 1, new).await?;
     }
-    Ok(Some(BegunFleetJob { job, fence: fence + 1, is_complete }))
+    Ok(FoundFleetJob::Begun(BegunFleetJob { job, fence: fence + 1, is_complete }))
 }
 
-/// Returns whether the job's table is empty, in the open transaction. False if this role cannot see
-/// all rows, or if the table is locked.
+/// Returns the warning of parts whose rows were removed.
+fn lost_parts_warning(name: &str, written: i64) -> String {
+    let parts = counted(written.unsigned_abs(), "part");
+    let (were, they_are) = if written == 1 { ("was", "it is") } else { ("were", "they are") };
+    format!(
+        "{parts} of job \"{name}\" {were} written by an earlier run, but the table is empty; \
+         {they_are} written again"
+    )
+}
+
+/// Returns whether the job's table is empty, in the open transaction, so that written rows were
+/// removed. False if this role cannot see all rows, or if the table is locked. Also if a trigger
+/// may have put the rows into another table.
 async fn is_empty(client: &Client, new: NewFleetJob<'_>) -> Result<bool> {
     let begin = "savepoint pgspate_look; set local lock_timeout = '1s'";
     client.batch_execute(begin).await.map_err(ledger_error())?;
     let look = format!(
-        "select not row_security_active($1::oid) and not exists (select from {})",
+        "select not pg_catalog.row_security_active($1::oid) and not exists (select from {}) \
+         and exists (select from pg_catalog.pg_class where oid operator(pg_catalog.=) $1 \
+                     and relkind operator(pg_catalog.=) any ('{{r,p}}'::\"char\"[])) \
+         and not exists (\
+             select from pg_catalog.pg_trigger where not tgisinternal \
+               and (tgrelid operator(pg_catalog.=) $1 or tgrelid operator(pg_catalog.=) any (\
+                    select relid::oid from pg_catalog.pg_partition_tree($1::oid::regclass))) \
+               and (tgtype::int4 operator(pg_catalog.&) 1) operator(pg_catalog.<>) 0)",
         new.table
     );
     let empty = client.fetch_one(&look, &[&new.table_oid]).await;
@@ -348,8 +381,9 @@ pub async fn lock_fence(client: &Client, begun: &BegunFleetJob) -> Result<bool> 
 }
 
 /// Seals an attempt in its open transaction. Returns the number of the transaction, or `None` if
-/// the fence is no longer `fence` or the job has ended. The user's search path may be set, so
-/// operators are qualified.
+/// the fence is no longer that of `begun` or the job has ended. Also if the attempt `is_visible`,
+/// because it has written to the job's table, and the table was emptied since the job began. The
+/// user's search path may be set, so operators are qualified.
 ///
 /// # Errors
 /// [`ErrorKind::Server`] if the ledger cannot be written, [`ErrorKind::Connect`] if the connection
@@ -360,16 +394,35 @@ pub async fn seal_part(
     part: i64,
     columns: &[String],
     rows: i64,
+    is_visible: bool,
 ) -> Result<Option<i64>> {
     let sql = "insert into pgspate.part (job, part, xid, columns, rows) \
                select f.job, $3, pg_catalog.txid_current(), $4, $5 from pgspate.fleet_job f \
                where f.job operator(pg_catalog.=) $1 and f.fence operator(pg_catalog.=) $2 \
-                 and f.report is null for key share \
-               returning xid";
+                 and f.report is null \
+                 and not ($6 and exists (select from pgspate.job j \
+                          where j.job operator(pg_catalog.=) f.job and IS_EMPTIED)) for key share \
+               returning xid"
+        .replace("IS_EMPTIED", &emptied::is_emptied_sql("j.table_oid", "j.job"));
     let columns = columns.to_vec();
-    let values: [&dyn TypedParameter; 5] = [&begun.job, &begun.fence, &part, &columns, &rows];
-    let row = client.fetch_opt(sql, &values).await.map_err(ledger_error())?;
+    let values: [&dyn TypedParameter; 6] =
+        [&begun.job, &begun.fence, &part, &columns, &rows, &is_visible];
+    let row = client.fetch_opt(&sql, &values).await.map_err(ledger_error())?;
     Ok(row.map(|row| row.get(0)))
+}
+
+/// Returns whether the job's table was emptied since the job began, so that its parts were removed.
+/// The user's search path may be set, so operators are qualified.
+///
+/// # Errors
+/// [`ErrorKind::Server`] if the ledger cannot be read, [`ErrorKind::Connect`] if the connection
+/// fails.
+pub async fn is_fleet_job_emptied(client: &Client, job: i64) -> Result<bool> {
+    let sql = "select exists (select from pgspate.job j \
+                              where j.job operator(pg_catalog.=) $1 and IS_EMPTIED)"
+        .replace("IS_EMPTIED", &emptied::is_emptied_sql("j.table_oid", "j.job"));
+    let row = client.fetch_one(&sql, &[&job]).await.map_err(ledger_error())?;
+    Ok(row.get(0))
 }
 
 /// Returns the sealed attempt of a part, in a job whose tasks write to the table. The attempts of a

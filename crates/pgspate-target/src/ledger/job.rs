@@ -140,6 +140,11 @@ impl WrittenChunks {
         self.records.len() as u64
     }
 
+    /// Removes chunks that `others` lacks.
+    pub fn keep_only(&mut self, others: &WrittenChunks) {
+        self.records.retain(|chunk, _| others.records.contains_key(chunk));
+    }
+
     /// Returns the number of the last input of these chunks. 0 without a chunk.
     pub(super) fn last_input(&self) -> usize {
         self.records.values().map(|record| record.input).max().unwrap_or(0)

@@ -48,9 +48,10 @@ pub use emptied::record_emptied_sql;
 pub use fleet_end::{abandoned_fleet_jobs, drop_stage, fence_off, keeps_committed_parts};
 pub use fleet_epoch::{EpochOfStream, join_epoch};
 pub use fleet_job::{
-    BegunFleetJob, FleetDestination, LockedFleetJob, NewFleetJob, SealedPart, begin_fleet_job,
-    complete_fleet_job, find_part, fleet_job_table, is_fleet_job_open, is_part_sealed, lock_fence,
-    lock_fleet_job, move_fleet_jobs, read_parts, seal_part, take_job_slot,
+    BegunFleetJob, FleetDestination, JobAndWarning, LockedFleetJob, NewFleetJob, SealedPart,
+    begin_fleet_job, complete_fleet_job, find_part, fleet_job_table, is_fleet_job_emptied,
+    is_fleet_job_open, is_part_sealed, lock_fence, lock_fleet_job, move_fleet_jobs, read_parts,
+    seal_part, take_job_slot,
 };
 pub use fleet_reject::{ATTEMPT_COLUMN, insert_attempt_rejects, keep_rejects};
 pub use fleet_stage::{create_job_stage, end_writers, stage_columns, stage_name};
@@ -78,7 +79,7 @@ pub use request::{
 };
 pub use schema::{ensure_ledger, ledger_exists, read_url_key};
 pub use source_file::SourceFingerprint;
-pub use status::{JobStatus, forget_job, list_jobs};
+pub use status::{JobStatus, forget_aborted_job, forget_job, list_jobs};
 pub use stream::{
     AppliedStream, DeadLetter, StreamPosition, StreamStatus, TRANSACTION_SETTING,
     find_stream_of_files, forget_stream, hold_stream, list_streams, open_stream,

@@ -53,14 +53,7 @@ pub async fn drop_shadow(client: &Client, job: JobId) -> Result<bool> {
         return Ok(false);
     }
     // A disconnected lane may hold its locks until the server notices.
-    let name = schema_name(job);
-    let sql = format!(
-        "begin; set local lock_timeout = '20s'; drop schema {name} cascade; \
-         with forgotten as (delete from pgspate.ledger where job = {job} returning job, chunk) \
-         delete from pgspate.reject r using forgotten f \
-         where (r.job, r.chunk) = (f.job, f.chunk); commit",
-        job = job.0
-    );
+    let sql = format!("begin; set local lock_timeout = '20s'; {}; commit", drop_shadow_sql(job));
     let failed = server_error(format!("could not drop the shadow table of job {}", job.0));
     let dropped = client.batch_execute(&sql).await.map_err(failed);
     if dropped.is_err() {
@@ -68,6 +61,19 @@ pub async fn drop_shadow(client: &Client, job: JobId) -> Result<bool> {
         let _ = client.batch_execute("rollback").await;
     }
     dropped.map(|()| true)
+}
+
+/// Returns statements that drop the job's shadow table, which must exist, and forget the chunks
+/// that were written to it.
+pub(super) fn drop_shadow_sql(job: JobId) -> String {
+    let name = schema_name(job);
+    format!(
+        "drop schema {name} cascade; \
+         with forgotten as (delete from pgspate.ledger where job = {job} returning job, chunk) \
+         delete from pgspate.reject r using forgotten f \
+         where (r.job, r.chunk) = (f.job, f.chunk)",
+        job = job.0
+    )
 }
 
 fn failed() -> impl FnOnce(tokio_postgres::Error) -> crate::Error {

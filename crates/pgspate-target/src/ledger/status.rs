@@ -4,8 +4,9 @@ use serde::Serialize;
 use tokio_postgres::Client;
 
 use super::change::{self, RecordedChange};
+use super::fleet_job::{self, BegunFleetJob};
 use super::identity::lock_key;
-use super::{JobId, fleet_end, lock, schema, shadow, unlogged};
+use super::{JobId, fleet_end, lock, policies, schema, shadow, unlogged};
 use crate::shards::{PreparedScope, resolve_prepared};
 use crate::{Error, ErrorKind, Result, TypedQuery, server_error};
 
@@ -46,6 +47,9 @@ pub struct JobStatus {
     pub name: Option<String>,
     /// The parts that tasks of a distributed engine have written; `None` for other jobs.
     pub parts: Option<i64>,
+    /// The number of the latest run of the driver of a distributed engine.
+    #[serde(skip)]
+    pub fence: Option<i64>,
 }
 
 const LIST: &str = "\
@@ -60,7 +64,8 @@ select j.job, j.command, j.table_name,
        f.name,
        case when f.job is not null
             then coalesce((f.report::jsonb ->> 'parts')::bigint,
-                          (select count(distinct part) from pgspate.part p where p.job = j.job)) end
+                          (select count(distinct part) from pgspate.part p where p.job = j.job))
+            end, f.fence
 from pgspate.job j left join pgspate.fleet_job f on f.job = j.job left join lateral (
     select count(*) as chunks, sum(rows_in)::bigint as rows_in,
            sum(rows_written)::bigint as rows_written, sum(rows_rejected)::bigint as rows_rejected
@@ -115,6 +120,7 @@ pub async fn list_jobs(client: &Client, job: Option<i64>) -> Result<Vec<JobStatu
             emptied: emptied.contains(&job.0),
             name: row.get(12),
             parts: row.get(13),
+            fence: row.get(14),
         });
     }
     Ok(jobs)
@@ -124,36 +130,109 @@ pub async fn list_jobs(client: &Client, job: Option<i64>) -> Result<Vec<JobStatu
 /// table are dropped.
 ///
 /// # Errors
-/// [`ErrorKind::Ledger`] if the job does not exist, or if a session works on the job. Also if a
-/// driver completes the job meanwhile, or if the job has changes that are not put back.
+/// [`ErrorKind::Ledger`] if the job does not exist, belongs to another role, or if a session works
+/// on the job. Also if a driver completes the job or begins it again meanwhile, or if the job has
+/// changes that are not put back.
 pub async fn forget_job(client: &Client, job: i64) -> Result<()> {
-    let jobs = list_jobs(client, Some(job)).await?;
-    if let Some(worker) = jobs.first().and_then(|status| status.worker.as_deref()) {
+    let found = list_jobs(client, Some(job)).await?.pop();
+    let Some(status) = found else { return Err(unknown_job_error(job)) };
+    check_role(client, job).await?;
+    if let Some(worker) = status.worker {
         let message = format!("job {job} is running in {worker}");
         return Err(Error::new(ErrorKind::Ledger, message).hint("Stop that session first."));
     }
-    if let Some(change) = jobs.first().and_then(|status| status.changes.first()) {
-        let message = format!("job {job} has not put back {change}");
-        return Err(Error::new(ErrorKind::Ledger, message).hint(format!(
-            "Put its changes back with `pgspate status --restore {job}`, or discard them with \
-             `delete from pgspate.change where job = {job}`."
-        )));
+    if let Some(change) = status.changes.first() {
+        return Err(kept_change_error(job, change));
     }
-    if jobs.first().is_some_and(|it| it.command == "fleet" && it.finished.is_none()) {
-        fleet_end::fence_off_for_forgetting(client, job).await?;
+    let fence = match status.fence {
+        Some(fence) if status.finished.is_none() => {
+            fleet_end::fence_off_for_forgetting(client, job, fence).await?;
+            Some(fence + 1)
+        }
+        fence => fence,
+    };
+    match delete_job(client, job, fence).await? {
+        true => Ok(()),
+        false => Err(fleet_end::begun_again_error(job)),
     }
+}
+
+/// Forgets a job of a distributed engine after [`fence_off`](super::fence_off). Returns false if
+/// the driver has begun the job again since, or if it was forgotten.
+///
+/// # Errors
+/// [`ErrorKind::Ledger`] if the job has changes that are not put back. [`ErrorKind::Server`] if the
+/// ledger cannot be written, or if an attempt needs long.
+pub async fn forget_aborted_job(client: &Client, aborted: &BegunFleetJob) -> Result<bool> {
+    delete_job(client, aborted.job, Some(aborted.fence + 1)).await
+}
+
+/// Refuses a job of a role that the current role is not a member of. Row-level security would hide
+/// the job's rows from the statements that delete them.
+async fn check_role(client: &Client, job: i64) -> Result<()> {
+    let sql = format!(
+        "select role::text from pgspate.job where job = $1 \
+         and row_security_active('pgspate.job'::regclass) and not {}",
+        policies::IS_OURS
+    );
+    let failed = server_error("could not read the ledger, schema \"pgspate\"".to_owned());
+    let Some(row) = client.fetch_opt(&sql, &[&job]).await.map_err(failed)? else {
+        return Ok(());
+    };
+    let role: &str = row.get(0);
+    let message = format!("job {job} belongs to role \"{role}\"");
+    Err(Error::new(ErrorKind::Ledger, message)
+        .hint(format!("Forget the job as \"{role}\" or a member of that role.")))
+}
+
+/// Deletes a job and its shadow table. Returns false and changes nothing if the fence of the job is
+/// no longer `fence`. The lock on the job's row lasts until the end, so that no driver begins the
+/// job again meanwhile.
+async fn delete_job(client: &Client, job: i64, fence: Option<i64>) -> Result<bool> {
     // Only the ledger's rows say that prepared transactions are to be committed.
     resolve_prepared(client, PreparedScope::ForgottenJob(job)).await?;
-    shadow::drop_shadow(client, JobId(job)).await?;
-    let sql = format!(
-        "begin; delete from pgspate.ledger where job = {job}; \
-         delete from pgspate.reject where job = {job}; \
-         delete from pgspate.change where job = {job} and done >= cardinality(steps); \
-         delete from pgspate.job where job = {job} \
-         and not exists (select from pgspate.change where change.job = {job}); commit"
-    );
-    let failed = server_error(format!("could not forget job {job}"));
-    client.batch_execute(&sql).await.map_err(failed)
+    let failed = || server_error(format!("could not forget job {job}"));
+    let delete = async {
+        // A disconnected session may hold its locks until the server notices.
+        let set = "set local lock_timeout = '20s'";
+        client.batch_execute(set).await.map_err(failed())?;
+        if let Some(fence) = fence {
+            let lock = "select from pgspate.fleet_job where job = $1 and fence = $2 for update";
+            let row = client.fetch_opt(lock, &[&job, &fence]).await.map_err(failed())?;
+            if row.is_none() {
+                return Ok(false);
+            }
+        }
+        if shadow::read_state(client, JobId(job)).await?.is_some() {
+            let drop = shadow::drop_shadow_sql(JobId(job));
+            client.batch_execute(&drop).await.map_err(failed())?;
+        }
+        let rows = format!(
+            "delete from pgspate.ledger where job = {job}; \
+             delete from pgspate.reject where job = {job}; \
+             delete from pgspate.change where job = {job} and done >= cardinality(steps)"
+        );
+        client.batch_execute(&rows).await.map_err(failed())?;
+        let sql = "delete from pgspate.job where job = $1 \
+                   and not exists (select from pgspate.change where change.job = $1)";
+        if client.run_statement(sql, &[&job]).await.map_err(failed())? == 1 {
+            return Ok(true);
+        }
+        let sql = "select exists (select from pgspate.change where job = $1)";
+        Err(match client.fetch_one(sql, &[&job]).await.map_err(failed())?.get(0) {
+            true => kept_change_error(job, "a change of the table"),
+            false => unknown_job_error(job),
+        })
+    };
+    fleet_job::in_transaction(client, delete).await
+}
+
+fn kept_change_error(job: i64, change: &str) -> Error {
+    let message = format!("job {job} has not put back {change}");
+    Error::new(ErrorKind::Ledger, message).hint(format!(
+        "Put its changes back with `pgspate status --restore {job}`, or discard them with \
+         `delete from pgspate.change where job = {job}`."
+    ))
 }
 
 fn unknown_job_error(job: i64) -> Error {

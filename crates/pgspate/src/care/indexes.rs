@@ -20,7 +20,7 @@ use pgspate_target::{
 /// Lock timeout for changes that are optional. Other sessions queue behind the lock request.
 const LOCK_TIMEOUT_AUTO: &str = "2s";
 /// Lock timeout for changes that the user has demanded.
-const LOCK_TIMEOUT_DEMANDED: &str = "10s";
+pub(super) const LOCK_TIMEOUT_DEMANDED: &str = "10s";
 
 /// Makes the planned changes and records how to undo them. Returns the plan that was executed, and
 /// the table's indexes and options before the changes.
@@ -165,8 +165,9 @@ pub(super) async fn remove_rows(
     connection: &Connection,
     job: JobId,
     table: &TargetTable,
+    lock_timeout: &str,
 ) -> Result<RowRemoval> {
-    let removal = remove_rows_in_transaction(connection, job, table).await;
+    let removal = remove_rows_in_transaction(connection, job, table, lock_timeout).await;
     if !matches!(removal, Ok(RowRemoval::Done)) {
         let _ = connection.client.batch_execute("rollback").await;
     }
@@ -178,11 +179,12 @@ async fn remove_rows_in_transaction(
     connection: &Connection,
     job: JobId,
     table: &TargetTable,
+    lock_timeout: &str,
 ) -> Result<RowRemoval> {
     let (client, name) = (&connection.client, &table.sql_name);
     let failed = || server_error(format!("could not remove the load's rows from {name}"));
     let begin = format!(
-        "begin isolation level read committed; set local lock_timeout = '{LOCK_TIMEOUT_DEMANDED}'; \
+        "begin isolation level read committed; set local lock_timeout = '{lock_timeout}'; \
          set local statement_timeout = 0; lock table only {name} in access exclusive mode"
     );
     client.batch_execute(&begin).await.map_err(failed())?;
@@ -191,10 +193,10 @@ async fn remove_rows_in_transaction(
     if maintenance_facts.is_referenced || maintenance_facts.has_delete_actions {
         return Ok(RowRemoval::Refused);
     }
-    let our_transactions =
-        format!("any (array(select xmin from pgspate.ledger where job = {} group by 1))", job.0);
+    // The server hashes this list. It would search an array row by row.
+    let our_transactions = format!("(select xmin from pgspate.ledger where job = {})", job.0);
     let query = format!(
-        "select count(*) filter (where t.xmin = {our_transactions}), count(*), \
+        "select count(*) filter (where t.xmin in {our_transactions}), count(*), \
                 (select coalesce(sum(rows_written), 0)::bigint from pgspate.ledger where job = {}) \
          from only {name} t",
         job.0
@@ -212,7 +214,7 @@ async fn remove_rows_in_transaction(
         client.batch_execute(&format!("truncate only {name}")).await.map_err(failed())?;
         found
     } else {
-        let sql = format!("delete from only {name} t where t.xmin = {our_transactions}");
+        let sql = format!("delete from only {name} t where t.xmin in {our_transactions}");
         let deleted = client.run_statement(&sql, &[]).await.map_err(failed())?;
         i64::try_from(deleted).unwrap_or(i64::MAX)
     };

@@ -15,6 +15,7 @@
 mod follow_up;
 mod index_builders;
 mod indexes;
+mod kept_settings;
 mod prepare;
 mod restore_table;
 mod restorer;
@@ -50,7 +51,7 @@ pub(crate) struct TableChanges {
     /// load's rows cannot be removed.
     rows_changed_by_others: u64,
     /// Whether the connection was lost while the load's rows were removed.
-    may_have_removed_rows: bool,
+    pub(crate) may_have_removed_rows: bool,
     /// Whether indexes on expressions were dropped, together with their statistics.
     lost_statistics: bool,
     /// Facts for the final report.

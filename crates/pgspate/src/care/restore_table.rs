@@ -9,12 +9,13 @@ use tokio_postgres::error::SqlState;
 
 use super::TableCare;
 use super::follow_up::AfterLoad;
-use super::indexes::{self, RowRemoval};
+use super::indexes::{self, LOCK_TIMEOUT_DEMANDED, RowRemoval};
 use super::restorer::{self, Restorer};
 use crate::copy::{Commit, CopyOutcome};
 use crate::job::RetryAfterConnectionLoss;
+use crate::numbers::counted;
 use crate::{Error, Result};
-use pgspate_target::ledger::{self, ChunkRecord, RecordedChange};
+use pgspate_target::ledger::{self, RecordedChange};
 use pgspate_target::session::ReconnectBackoff;
 
 /// Time that a failed load waits for locks on its table.
@@ -43,10 +44,10 @@ impl TableCare<'_> {
                     }
                 }
                 Err(error) if !self.may_remove_rows(&error) => return Err(error),
-                Err(error) => match self.remove_rows() {
-                    Ok(true) => return self.restart_with_indexes().map(|()| false),
+                Err(error) => match self.remove_rows(LOCK_TIMEOUT_DEMANDED) {
+                    Ok(Ok(())) => return self.restart_with_indexes().map(|()| false),
                     // The load reports why it must remove the rows, not why it cannot.
-                    Ok(false) => return Err(error),
+                    Ok(Err(_)) => return Err(error),
                     Err(lost) => {
                         self.wait_and_restore_session(lost, &mut backoff, self.progress)?;
                         if self.has_lost_chunks(chunks)? {
@@ -123,12 +124,12 @@ impl TableCare<'_> {
             },
             changed_settings: Mutex::default(),
         };
-        let names: Vec<String> = changes.iter().map(RecordedChange::name).collect();
-        restorer.run(changes)?;
-        let changed = restorer.changed_settings.into_inner().unwrap_or_default();
+        restorer.run(changes.clone())?;
+        let kept = restorer.changed_settings.into_inner().unwrap_or_default();
+        let back = changes.iter().filter(|change| kept.is_back(change));
+        let names: Vec<String> = back.map(RecordedChange::name).collect();
         self.job.warnings.extend(
-            changed
-                .iter()
+            kept.into_settings()
                 .map(|what| format!("{what} was changed during the load, and stays as it is")),
         );
         self.changes.is_altered = false;
@@ -153,42 +154,50 @@ impl TableCare<'_> {
             })
     }
 
-    /// Removes the rows that the job has committed, and its chunks in the ledger. Returns whether
-    /// they were removed.
+    /// Removes the rows that the job has committed, and its chunks in the ledger. Returns the
+    /// reason if the rows stay.
     ///
     /// # Errors
     /// A retryable error if the connection was lost. The rows may be removed then.
-    fn remove_rows(&mut self) -> Result<bool> {
-        let Some(job) = self.job.id() else { return Ok(false) };
+    fn remove_rows(&mut self, lock_timeout: &str) -> Result<Result<(), String>> {
+        let Some(job) = self.job.id() else { return Ok(Err("there is no ledger".to_owned())) };
         self.progress.set_phase(Some("removing the load's rows".to_owned()));
-        let work = indexes::remove_rows(self.job.connection(), job, self.table);
+        let work = indexes::remove_rows(self.job.connection(), job, self.table, lock_timeout);
         let removal = match self.job.control_session.runtime.block_on(work) {
             Err(error) if error.is_retryable() => {
                 self.changes.may_have_removed_rows = true;
                 return Err(error);
             }
-            removal => removal.unwrap_or(RowRemoval::Refused),
+            removal => removal,
         };
         self.changes.may_have_removed_rows = false;
-        if let RowRemoval::ChangedByOthers(rows) = removal {
-            self.changes.rows_changed_by_others = rows;
-        }
-        Ok(removal == RowRemoval::Done)
+        Ok(match removal {
+            Ok(RowRemoval::Done) => Ok(()),
+            Ok(RowRemoval::Refused) => Err("foreign keys refer to the table, deleting has other \
+                                            effects, or other rows would be removed, too"
+                .to_owned()),
+            Ok(RowRemoval::ChangedByOthers(rows)) => {
+                self.changes.rows_changed_by_others = rows;
+                let rows = counted(rows, "row");
+                Err(format!("other sessions have changed or deleted {rows}"))
+            }
+            Err(error) => Err(error.chain()),
+        })
     }
 
-    /// Removes the rows that the job has committed, so that all rows are copied again. Returns
-    /// false if the rows stay.
+    /// Removes the rows that the job has committed, so that all rows are copied again. Returns the
+    /// reason if the rows stay.
     ///
     /// # Errors
     /// A retryable error if the connection was lost. The rows may be removed then.
-    pub(crate) fn remove_rows_to_start_over(&mut self) -> Result<bool> {
-        let is_removed = self.remove_rows()?;
-        if is_removed {
+    pub(crate) fn remove_rows_to_start_over(&mut self) -> Result<Result<(), String>> {
+        let limit = self.job.control_session.limits.lock_timeout_millis();
+        let removed = self.remove_rows(&format!("{limit}ms"))?;
+        if removed.is_ok() {
             self.job.reopen()?;
-            self.job.totals_before = ChunkRecord::default();
         }
         self.progress.set_phase(None);
-        Ok(is_removed)
+        Ok(removed)
     }
 
     /// Describes where the rows are, after all rows were committed.

@@ -16,6 +16,7 @@ use tokio_postgres::error::SqlState;
 
 use super::TableWork;
 use super::index_builders::{BUILDERS_MAX, IndexBuilders};
+use super::kept_settings::KeptSettings;
 use crate::copy::CopyProgress;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::{Connection, Dsn};
@@ -44,8 +45,8 @@ pub(super) struct Restorer<'a> {
     pub(super) work: TableWork<'a>,
     /// Time to wait for locks; `None` for no limit.
     pub(super) lock_timeout: Option<Duration>,
-    /// Settings that were changed since a load changed them, in words. They stay as they are.
-    pub(super) changed_settings: Mutex<Vec<String>>,
+    /// Settings that were changed since a load changed them. They stay as they are.
+    pub(super) changed_settings: Mutex<KeptSettings>,
 }
 
 /// Number of parallel builders, and the settings of their sessions.
@@ -217,7 +218,7 @@ impl Restorer<'_> {
             let all: Vec<&str> = iter::once(&*begin).chain(statements).chain([&*count]).collect();
             let Err(error) = self.run_statements(connection, &all, &what).await else {
                 let mut changed = self.changed_settings.lock().expect("no panic while held");
-                changed.extend(step.changed_settings);
+                changed.note(&change, step.changed_settings);
                 return Ok(change.after_step());
             };
             if error.kind() == ErrorKind::Connect {
@@ -496,7 +497,8 @@ fn is_lock_error(code: &SqlState) -> bool {
 }
 
 /// Undoes the changes that one earlier load left on its table. Without a `job`, undoes the changes
-/// of every load that no session works on. Returns the undone changes. Blocks.
+/// of every load that no session works on. Returns the undone changes, and the settings that stay
+/// as they are, because they were changed since. Blocks.
 ///
 /// # Errors
 /// If the job is unknown or still running, or if the server refuses a step. After a refused step,
@@ -506,7 +508,7 @@ pub fn restore(
     job: Option<i64>,
     runtime: &Handle,
     progress: &CopyProgress,
-) -> Result<Vec<RecordedChange>> {
+) -> Result<(Vec<RecordedChange>, Vec<String>)> {
     let control = runtime.block_on(dsn.connect("pgspate status"))?;
     let changes = runtime.block_on(ledger::claim_changes(&control.client, job))?;
     let restorer = Restorer {
@@ -517,7 +519,9 @@ pub fn restore(
         changed_settings: Mutex::default(),
     };
     restorer.run(changes.clone())?;
-    Ok(changes)
+    let kept = restorer.changed_settings.into_inner().unwrap_or_default();
+    let changes = changes.into_iter().filter(|change| kept.is_back(change)).collect();
+    Ok((changes, kept.into_settings().collect()))
 }
 
 #[cfg(test)]

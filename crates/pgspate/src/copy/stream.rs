@@ -122,10 +122,11 @@ impl LaneStream {
         let (job, has_one_lane) = (shared.job, shared.has_one_lane);
         let ReadySession { connection, text, binary } = ready;
         // COPY FREEZE after other SQL needs read committed: at other levels the transaction still
-        // holds the snapshot of the earlier statement. If there is no other SQL and only one lane,
-        // the role's default isolation level applies.
-        let begin =
-            if has_one_lane && job.sql_before().is_none() { "begin" } else { BEGIN_READ_COMMITTED };
+        // holds the snapshot of the earlier statement. The ledger's checks must see what was
+        // committed while COPY waited for the table, and so need read committed, too. If there is
+        // neither, and only one lane, the role's default isolation level applies.
+        let is_plain = has_one_lane && job.sql_before().is_none() && job.ledger.is_none();
+        let begin = if is_plain { "begin" } else { BEGIN_READ_COMMITTED };
         if let Some(before) = job.sql_before() {
             let (begun, prepared) = tokio::join!(
                 biased;

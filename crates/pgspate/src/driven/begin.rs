@@ -66,24 +66,24 @@ pub fn begin(
             marks_attempts: options.max_rejects.is_some(),
         };
         let epoch_name = options.epoch.as_ref().map(StreamEpoch::title);
-        let (begun, gap) = match &options.epoch {
+        let (begun, warning) = match &options.epoch {
             Some(StreamEpoch { stream, number, query, is_gapless }) => {
                 let (number, query, is_gapless) = (*number, query.as_deref(), *is_gapless);
                 let epoch = EpochOfStream { stream, number, query, is_gapless };
                 let new = NewFleetJob { name: epoch_name.as_deref(), ..new };
                 ledger::join_epoch(client, new, epoch).await?
             }
-            None => (ledger::begin_fleet_job(client, new).await?, None),
+            None => ledger::begin_fleet_job(client, new).await?,
         };
         let shadow = match new.destination == FleetDestination::CreatedLater && !begun.is_complete {
             true => create_shadow(&connection, &target, &begun).await?,
             false => None,
         };
-        let warnings = match options.epoch {
-            // Streams into the same table have unfinished jobs all the time.
-            Some(_) => gap.into_iter().collect(),
-            None => ledger::abandoned_fleet_jobs(client, target.oid, begun.job).await?,
-        };
+        let mut warnings: Vec<String> = warning.into_iter().collect();
+        // Streams into the same table have unfinished jobs all the time.
+        if options.epoch.is_none() {
+            warnings.extend(ledger::abandoned_fleet_jobs(client, target.oid, begun.job).await?);
+        }
         let has_shadow = shadow.is_some();
         let destination = match new.destination {
             FleetDestination::Table { .. } => target.sql_name.clone(),
@@ -280,10 +280,12 @@ pub fn abort(
         if ledger::fence_off(client, &ticket.begun(), ticket.stage()).await? {
             let is_kept =
                 ticket.commits_parts() && ledger::keeps_committed_parts(client, ticket.job).await?;
-            if !is_kept {
-                ledger::forget_job(client, ticket.job).await?;
-            }
-            return Ok(AbortOutcome::Aborted);
+            return Ok(
+                match is_kept || ledger::forget_aborted_job(client, &ticket.begun()).await? {
+                    true => AbortOutcome::Aborted,
+                    false => AbortOutcome::IsAnother,
+                },
+            );
         }
         Ok(match ledger::is_job_finished(client, JobId(ticket.job)).await? {
             true => AbortOutcome::IsComplete,

@@ -145,6 +145,10 @@ impl Completion<'_> {
             JobState::Open(table) => table,
             JobState::Complete(report) => return Ok(report),
         };
+        // Rows in a stage are still there.
+        if ticket.commits_parts() && ledger::is_fleet_job_emptied(client, ticket.job).await? {
+            return Err(ticket.emptied_error());
+        }
         let sealed = ledger::read_parts(client, ticket.job).await?;
         let winners = find_winners(ticket, receipts, &sealed)?;
         check_not_emptied(client, ticket, &table, &winners).await?;

@@ -205,8 +205,17 @@ impl Attempt<'_> {
             // Deferred triggers run under the user's search path.
             client.batch_execute(&users_path_sql(true)).await.map_err(failed())?;
         }
-        let sealed = ledger::seal_part(client, &ticket.begun(), self.part, columns, rows).await?;
-        sealed.map(Seal::Sealed).ok_or_else(|| ticket.fenced_error())
+        let (begun, is_visible) = (ticket.begun(), ticket.commits_parts());
+        let sealed = ledger::seal_part(client, &begun, self.part, columns, rows, is_visible);
+        match sealed.await? {
+            Some(xid) => Ok(Seal::Sealed(xid)),
+            None => {
+                Err(match is_visible && ledger::is_fleet_job_emptied(client, begun.job).await? {
+                    true => ticket.emptied_error(),
+                    false => ticket.fenced_error(),
+                })
+            }
+        }
     }
 
     /// Returns the attempt of the part that has committed its rows, if one has.

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, ErrorKind};
 use pgspate_target::ledger::BegunFleetJob;
+use pgspate_target::table_emptied_error;
 
 /// What a job does with the rows of its parts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -189,6 +190,14 @@ impl FleetTicket {
         let message = format!("{} was begun again, completed or aborted", self.title());
         Error::new(ErrorKind::Ledger, message)
             .hint("Nothing of this attempt is written. Only the driver's latest run counts.")
+    }
+
+    /// Returns the error of a table that another session has emptied, so that parts were removed.
+    pub(super) fn emptied_error(&self) -> Error {
+        let message = format!("the rows of {} are not all in {}", self.title(), self.table);
+        Error::new(ErrorKind::Ledger, message)
+            .because(table_emptied_error())
+            .hint("Begin the job again, and write all parts.")
     }
 
     /// Returns the error of a table whose bad rows cannot be rejected by a task that commits.

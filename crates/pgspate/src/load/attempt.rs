@@ -16,9 +16,19 @@ use crate::format::EncodeMode;
 use crate::job::RetryAfterConnectionLoss;
 use crate::plan::{AtomicMethod, LoadPlan};
 use crate::{Error, ErrorKind, Result, care};
-use pgspate_target::ledger::{ChunkRecorder, OpenJob, WrittenChunks};
+use pgspate_target::ledger::{ChunkRecorder, OpenJob};
 use pgspate_target::session::ReconnectBackoff;
 use pgspate_target::{TargetTable, TypedQuery, WrittenTable, server_error};
+
+/// The result of an attempt to widen a column.
+enum Widening {
+    /// The column was widened.
+    Done(WidenedColumn),
+    /// The error is not about a column that this load can widen.
+    Impossible,
+    /// The load's rows could not be removed before, for this reason.
+    RowsStay(String),
+}
 
 impl Load {
     /// Copies the rows. Repeats this after errors that another attempt may avoid.
@@ -31,6 +41,11 @@ impl Load {
         loop {
             watch.start_over(self.reading.stored_bytes());
             if let Some(OpenJob { done, .. }) = &self.job.opened {
+                // Rows of earlier runs may have been removed since the job was opened. Without a
+                // reply, only the ledger knows.
+                self.chunks_before.keep_only(done);
+                self.job.totals_before = self.chunks_before.totals();
+                self.table_changes.may_have_removed_rows = false;
                 watch.copy.committed.reset_to(done.rows_written(), done.chunks());
             }
             let began = Instant::now();
@@ -60,8 +75,15 @@ impl Load {
                 }
                 Err(error) if self.add_json_key(&error)? => {}
                 Err(error) => match self.widen_column(&error, watch) {
-                    Ok(Some(step)) => widened.push(step),
-                    Ok(None) => return Err(error),
+                    Ok(Widening::Done(step)) => widened.push(step),
+                    Ok(Widening::Impossible) => return Err(error),
+                    Ok(Widening::RowsStay(why)) => {
+                        let hint = format!(
+                            "The column was not widened, because the load could not remove its \
+                             rows: {why}."
+                        );
+                        return Err(error.hint_also(&hint));
+                    }
                     Err(lost) if lost.is_retryable() => {
                         self.wait_and_restore_session(lost, &mut backoff, &watch.copy)?
                     }
@@ -134,37 +156,32 @@ impl Load {
     }
 
     /// Widens the column whose value was refused, if this load created the table and the input can
-    /// be read again. Returns the change, if there was one.
+    /// be read again.
     ///
     /// Rows that the load has committed are removed before, and copied again: in the narrower type,
     /// values such as `0.50` have lost their spelling. Without those rows, a load gives the same
     /// table however it commits.
-    fn widen_column(
-        &mut self,
-        error: &Error,
-        watch: &Arc<LoadWatch>,
-    ) -> Result<Option<WidenedColumn>> {
-        let Some(new) = self.new_table.clone() else { return Ok(None) };
+    fn widen_column(&mut self, error: &Error, watch: &Arc<LoadWatch>) -> Result<Widening> {
+        let Some(new) = self.new_table.clone() else { return Ok(Widening::Impossible) };
         if self.reading.is_stream() || create::wider_type(&new, &self.table, error).is_none() {
-            return Ok(None);
+            return Ok(Widening::Impossible);
         }
         self.job.reopen()?;
-        if self.job.opened.as_ref().is_some_and(|opened| opened.done.chunks() > 0) {
-            if !self.table_care(watch).remove_rows_to_start_over()? {
-                return Ok(None);
-            }
-            self.chunks_before = WrittenChunks::default();
+        if self.job.opened.as_ref().is_some_and(|opened| opened.done.chunks() > 0)
+            && let Err(why) = self.table_care(watch).remove_rows_to_start_over()?
+        {
+            return Ok(Widening::RowsStay(why));
         }
         let widen = create::widen(self.job.connection(), &new, &self.table, error);
         let Some(widened) = self.job.control_session.runtime.block_on(widen)? else {
-            return Ok(None);
+            return Ok(Widening::Impossible);
         };
         let table = TargetTable::read(self.job.client(), &self.table.sql_name);
         if let Some(table) = self.job.control_session.runtime.block_on(table)? {
             self.table = table;
         }
         self.plan_again()?;
-        Ok(Some(widened))
+        Ok(Widening::Done(widened))
     }
 
     /// Plans again, if the error is about a JSON key that the sample did not have. Returns whether

@@ -218,7 +218,13 @@ impl Load {
         let reading = create::read_created_meanwhile(&session.connection, table, error);
         session.runtime.block_on(reading)?;
         if self.reading.is_stream() || self.member.is_some() {
-            let message = "another session has created the table meanwhile";
+            let message = match self.job.control_session.connection_was_lost {
+                false => "another session has created the table meanwhile",
+                true => {
+                    "the connection was lost while the table was created; by now this load or \
+                     another session has created the table"
+                }
+            };
             return Err(Error::new(ErrorKind::Plan, message).hint("Run the same command again."));
         }
         Ok(None)

@@ -23,6 +23,8 @@ use pgspate_target::{quote_literal, server_error};
 
 /// Connections of a member: the session with its lock and its slot, and the session with the stage.
 const CONNECTIONS: usize = 2;
+/// Why no member of several has the whole table as its scope.
+const OTHERS_DELETED: &str = "each member would delete the others' rows";
 /// Oid of the type `numeric`, whose equal values can have different text.
 const NUMERIC: u32 = 1700;
 
@@ -52,7 +54,7 @@ pub(super) fn prepare(options: &mut SyncOptions) -> Result<Option<FleetEntry>> {
         ),
         ("--lanes", options.lanes > 1, one),
         ("--transactions", options.transactions > 1, one),
-        ("--scope all", is_whole && !is_alone, "each member would delete the others' rows"),
+        ("--scope all", is_whole && !is_alone, OTHERS_DELETED),
         (
             "--read-ahead always",
             options.read_ahead == AutoChoice::Always,
@@ -83,8 +85,14 @@ impl PreparedSync {
                 entry.member.open(client, target, entry.waited()).await
             })
         });
-        self.member = Some(opened.map_err(|error| self.explain_failure(error))?);
-        Ok(())
+        let opened = opened.map_err(|error| self.explain_failure(error))?;
+        // A part of an array of jobs does not know how many members the whole array has.
+        let is_alone = opened.member.members == 1;
+        self.member = Some(opened);
+        match is_alone || self.options.scope != Scope::All {
+            true => Ok(()),
+            false => self.options.fleet.check_excluded(&[("--scope all", true, OTHERS_DELETED)]),
+        }
     }
 
     /// Returns a function that records the failure of the member.

@@ -24,8 +24,8 @@ select exists (select from pg_catalog.pg_rewrite
                and a.attnum operator(pg_catalog.=) k.number
              order by k.place)";
 
-/// The triggers that run for an updated row, though not for an inserted one, of a table and its
-/// partitions: name, and whether it may keep the row as it is.
+/// The triggers of a table and its partitions that run for an updated row: the name, and whether the
+/// trigger may keep the row as it is.
 const UPDATE_TRIGGERS: &str = "\
 select t.tgname::text, (t.tgtype::int4 operator(pg_catalog.&) 2) operator(pg_catalog.<>) 0
 from pg_catalog.pg_trigger t
