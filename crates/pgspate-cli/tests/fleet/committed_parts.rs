@@ -110,10 +110,8 @@ fn a_rerun_says_that_it_writes_lost_parts_again() {
     scene.case.db.run("truncate t");
     assert_eq!(
         begin(&scene, by_task(true)).warnings,
-        [
-            "2 parts of job \"job\" were written by an earlier run, but the table is empty; they are \
-          written again"
-        ]
+        ["2 parts of job \"job\" were written by an earlier run, but the table is empty; \
+          they are written again"]
     );
 }
 
