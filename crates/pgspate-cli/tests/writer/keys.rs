@@ -62,6 +62,27 @@ fn a_call_that_is_sent_again_gets_the_same_answer() {
     assert_eq!(value(&scene.db, "select count(*) from t"), "42");
 }
 
+/// A crash would empty the table and keep the key.
+#[test]
+fn an_unlogged_table_takes_no_keys() {
+    let scene = WriterScene::new(
+        "create unlogged table t (id int); \
+         create table p (id int) partition by range (id); \
+         create table p1 partition of p for values from (0) to (10); \
+         create unlogged table p2 partition of p for values from (10) to (20)",
+    );
+    for table in ["t", "p"] {
+        let request = into(table, &["id"]);
+        let error = send(&scene, &request, "a", &[record(&["1"])]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!("table {table} is unlogged and takes no idempotency keys")
+        );
+        let outcome = scene.insert_at_once(&request, &[record(&["2"])]).remove(0);
+        assert_eq!(outcome.unwrap().rows, 1);
+    }
+}
+
 #[test]
 fn a_refused_call_may_be_sent_again_with_its_key() {
     let scene = WriterScene::new("create table t (id int primary key); insert into t values (1)");

@@ -94,7 +94,7 @@ fn others_pass_in_a_pipeline() {
 fn keep_locking(scene: &WriterScene, table: &str) -> watch::Sender<bool> {
     let stop = watch::Sender::new(false);
     let sql =
-        format!("begin; lock {table} in share row exclusive mode; select pg_sleep(0.04); commit");
+        format!("begin; lock {table} in share row exclusive mode; select pg_sleep(0.3); commit");
     for _ in 0..2 {
         let (dsn, sql, stop) = (scene.db.dsn(), sql.clone(), stop.subscribe());
         scene.runtime.spawn(async move {
@@ -123,6 +123,26 @@ fn a_single_connection_waits_for_a_lock_that_is_never_free() {
     assert_eq!(scene.runtime.block_on(sent).unwrap().unwrap().rows, 1);
     assert!(scene.writer.report().lock_waits > 0);
     stop.send_replace(true);
+    scene.close();
+}
+
+/// The facts of a partitioned table cannot be read while a partition is locked.
+#[test]
+fn callers_of_other_tables_pass_a_table_with_a_locked_partition() {
+    let scene = WriterScene::with_options(
+        "create table p (id int) partition by range (id); \
+         create table p1 partition of p for values from (0) to (10); create table t (id int)",
+        short_waits(),
+    );
+    let holder = hold(&scene, "lock p1 in access exclusive mode");
+    let waiting = send(&scene, &into("p", &["id"]), "1", 1).pop().unwrap();
+    let asks = "select count(*) from pg_locks where relation = 'p1'::regclass and not granted";
+    wait_until("a session waits for the partition", || value(&scene.db, asks) == "1");
+    let other = scene.insert_at_once(&into("t", &["id"]), &[record(&["1"])]).remove(0);
+    assert_eq!(other.unwrap().rows, 1);
+    assert!(!waiting.is_finished());
+    roll_back(&scene, &holder);
+    assert_eq!(scene.runtime.block_on(waiting).unwrap().unwrap().rows, 1);
     scene.close();
 }
 

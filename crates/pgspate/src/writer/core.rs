@@ -12,9 +12,9 @@ use tokio_postgres::error::SqlState;
 
 use super::WriterOptions;
 use super::counters::{WriterCounters, WriterReport};
-use super::facts::{read_facts, set_values, value_settings_sql};
+use super::facts::{read_facts, set_up_facts, value_settings_sql};
 use super::governor::LaneGovernor;
-use super::lane::RecordLane;
+use super::lane::{RecordLane, is_lock_timeout};
 use super::queue::{SetLimits, UnitQueue};
 use super::rows::EncodedRows;
 use super::session::{connect_error, copy_error};
@@ -37,6 +37,10 @@ const SHAPES_MAX: usize = 1000;
 const PRUNE_INTERVAL: Duration = Duration::from_secs(600);
 /// How long the facts of a table are used before they are read again.
 const FACTS_LIFETIME: Duration = Duration::from_secs(5);
+
+/// Errors for which the records are not at fault: lock timeout, cancelled statement, deadlock.
+const NOT_TRIED: [SqlState; 3] =
+    [SqlState::LOCK_NOT_AVAILABLE, SqlState::QUERY_CANCELED, SqlState::T_R_DEADLOCK_DETECTED];
 
 /// How soon the facts are read again if a value was refused.
 const RECHECK_PAUSE: Duration = Duration::from_millis(500);
@@ -97,7 +101,7 @@ impl WriterCore {
         let dsn = dsn.with_stall_timeout(options.limits.stall_timeout);
         let connection = dsn.connect("pgspate write").await?;
         let value_settings = value_settings_sql(&read_session(&connection.client).await?);
-        set_values(&connection, &value_settings).await?;
+        set_up_facts(&connection, &value_settings).await?;
         let connections = options.connections.max(1);
         let waiters = if connections < 4 { 1 } else { (connections / 4).max(2) };
         let room_size = u32::try_from(options.queue_bytes / ROOM_UNIT).unwrap_or(u32::MAX).max(1);
@@ -137,6 +141,7 @@ impl WriterCore {
         records: Vec<EncodedRows>,
     ) -> Result<Vec<Result<InsertOutcome>>> {
         if records.iter().any(EncodedRows::has_key) {
+            shape.check_rows_last()?;
             self.prepare_keys().await?;
         }
         let call = self.next_call.fetch_add(1, Ordering::Relaxed);
@@ -317,6 +322,13 @@ impl WriterCore {
 
     /// Answers a unit, and counts the answer.
     pub(super) fn answer(&self, unit: WriteUnit, answer: Result<InsertOutcome>) {
+        if let Err(error) = &answer
+            && unit.losses > 0
+            && error.sqlstate().is_some_and(|code| NOT_TRIED.contains(code))
+        {
+            // The backend of a lost session may still write the records.
+            return self.answer_unknown(unit, error);
+        }
         match &answer {
             Ok(outcome) => self.counters.count_rows(outcome.rows),
             Err(_) => self.counters.count_refused(),
@@ -400,12 +412,20 @@ impl WriterCore {
         if let Some(shape) = self.kept_shape(request) {
             return Ok(shape);
         }
-        // Many callers may ask for a new shape at once. All of them get the first one's.
-        let mut connection = self.facts.lock().await;
-        if let Some(kept) = self.shapes().get(request) {
-            return Ok(kept.shape.clone());
-        }
-        let shape = Arc::new(self.read_shape(&mut connection, request).await?);
+        let (began, limit) = (Instant::now(), self.options.limits.lock_timeout);
+        let shape = loop {
+            // Many callers may ask for a new shape at once. All of them get the first one's.
+            let mut connection = self.facts.lock().await;
+            if let Some(kept) = self.shapes().get(request) {
+                return Ok(kept.shape.clone());
+            }
+            match self.read_shape(&mut connection, request).await {
+                // Whoever asks for another table goes first.
+                Err(error)
+                    if is_lock_timeout(&error) && (limit.is_zero() || began.elapsed() < limit) => {}
+                shape => break Arc::new(shape?),
+            }
+        };
         let mut shapes = self.shapes();
         if shapes.len() >= SHAPES_MAX {
             shapes.clear();
@@ -422,11 +442,12 @@ impl WriterCore {
         }
         let (core, shape) = (self.clone(), shape.clone());
         self.runtime.spawn(async move {
-            let mut connection = core.facts.lock().await;
+            // It is checked again soon.
+            let Ok(mut connection) = core.facts.try_lock() else { return };
             match core.read_shape(&mut connection, &shape.request).await {
                 Ok(now) if now.is_like(&shape) => {}
                 Ok(_) => core.forget(&shape),
-                Err(error) if error.kind() == ErrorKind::Connect => {}
+                Err(error) if error.kind() == ErrorKind::Connect || is_lock_timeout(&error) => {}
                 Err(_) => core.forget(&shape),
             }
         });
@@ -474,7 +495,7 @@ impl WriterCore {
         }
         let connected = self.dsn.connect("pgspate write").await;
         let connection = connected.map_err(|error| connect_error(&error))?;
-        set_values(&connection, &self.value_settings).await?;
+        set_up_facts(&connection, &self.value_settings).await?;
         Ok(connection)
     }
 

@@ -11,6 +11,9 @@ use pgspate_target::{
     suggest_table,
 };
 
+/// How long the session that reads facts waits for a lock, in milliseconds.
+const FACTS_LOCK_TIMEOUT: i32 = 1000;
+
 /// Whether rules rewrite an INSERT into the table, and the columns of the primary key.
 const RULES_AND_KEY: &str = "\
 select exists (select from pg_catalog.pg_rewrite
@@ -53,10 +56,12 @@ pub(super) fn value_settings_sql(session: &SessionSettings) -> String {
     format!("{}; set array_nulls = {array_nulls}", set.join("; "))
 }
 
-/// Sets what the meaning of a value's text depends on.
-pub(super) async fn set_values(connection: &Connection, sql: &str) -> Result<()> {
+/// Sets up the session that reads facts. It waits for no lock for long, as callers of other tables
+/// wait for it.
+pub(super) async fn set_up_facts(connection: &Connection, value_settings: &str) -> Result<()> {
     let failed = server_error("could not prepare a session to write records".to_owned());
-    let set = connection.client.batch_execute(sql).await.map_err(failed);
+    let sql = format!("{value_settings}; set lock_timeout = {FACTS_LOCK_TIMEOUT}");
+    let set = connection.client.batch_execute(&sql).await.map_err(failed);
     set.map_err(|error| connect_error(&error))
 }
 

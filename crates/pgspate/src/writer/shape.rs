@@ -9,7 +9,7 @@ use tokio_postgres::types::{Kind, Type};
 use crate::encode::field::FieldEncoder;
 use crate::{Error, ErrorKind, Result, did_you_mean};
 use pgspate_target::ledger::record_request_sql;
-use pgspate_target::{PgType, SessionSettings, TargetTable, TypeKind, quote_ident};
+use pgspate_target::{PgType, SessionSettings, TargetTable, TypeKind, UnloggedExtent, quote_ident};
 
 use super::rows::EncodedRows;
 
@@ -84,6 +84,8 @@ pub struct InsertShape {
     returned: Option<String>,
     /// Whether one transaction may commit on several servers.
     pub(super) commits_across_nodes: bool,
+    /// Whether a crash of the server empties the table, or a partition of it.
+    is_unlogged: bool,
     /// Whether the table was changed since the shape was made.
     pub(super) is_outdated: AtomicBool,
     /// The written columns in the table's order.
@@ -175,6 +177,7 @@ impl InsertShape {
             set_insert: None,
             returned: returned_sql(&request, table),
             commits_across_nodes: table.commits_across_nodes,
+            is_unlogged: table.unlogged != UnloggedExtent::Nothing,
             is_outdated: AtomicBool::new(false),
             columns: columns.collect(),
             request,
@@ -253,7 +256,24 @@ impl InsertShape {
             && self.returned == other.returned
             && self.returned_columns == other.returned_columns
             && self.alone_reason == other.alone_reason
+            && self.is_unlogged == other.is_unlogged
             && columns(self) == columns(other)
+    }
+
+    /// Checks that rows of the table last as long as idempotency keys, which are in a logged table.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] if a crash of the server empties the table.
+    pub(super) fn check_rows_last(&self) -> Result<()> {
+        if !self.is_unlogged {
+            return Ok(());
+        }
+        let table = &self.request.table;
+        let message = format!("table {table} is unlogged and takes no idempotency keys");
+        Err(Error::new(ErrorKind::Usage, message).hint(
+            "A crash of the server empties the table and keeps the keys. Then a call that is sent \
+             again would write nothing.",
+        ))
     }
 
     /// Returns how many columns are written.

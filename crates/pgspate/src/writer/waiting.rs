@@ -191,7 +191,8 @@ impl WaitingSessions {
         }
     }
 
-    /// Waits for the locks of the oldest parked calls, one after the other, for as long as `pause`.
+    /// Waits for the locks of the oldest parked calls, one after the other, for about as long as
+    /// `pause`.
     /// Returns a pause if the server could not be reached.
     async fn wait_for_oldest(
         &self,
@@ -205,13 +206,14 @@ impl WaitingSessions {
         while lost.is_none() {
             let left = end.saturating_duration_since(Instant::now());
             let is_short = left < Duration::from_millis(LANE_LOCK_TIMEOUT.unsigned_abs().into());
-            let oldest = if is_short { None } else { self.parked().calls.pop_front() };
-            let Some(call) = oldest else {
+            let Some(call) = (if is_short { None } else { self.take_oldest() }) else {
                 self.sleep(left).await;
                 break;
             };
             if let Some(session) = session {
-                let millis = i32::try_from(left.as_millis()).unwrap_or(i32::MAX);
+                // Whoever gives up loses its place in the server's queue, so each wait is longer.
+                let wait = left.max(call.since.elapsed().min(PAUSE_MAX));
+                let millis = i32::try_from(wait.as_millis()).unwrap_or(i32::MAX);
                 // A lost session is noticed by the next statement.
                 let _ = session.limit_lock_wait(millis).await;
             }
@@ -221,6 +223,14 @@ impl WaitingSessions {
             let _ = session.limit_lock_wait(LANE_LOCK_TIMEOUT).await;
         }
         lost
+    }
+
+    /// Takes the parked call that has waited longest.
+    fn take_oldest(&self) -> Option<LockedCall> {
+        let mut parked = self.parked();
+        let calls = &mut parked.calls;
+        let oldest = (0..calls.len()).min_by_key(|at| calls[*at].since)?;
+        calls.remove(oldest)
     }
 
     /// Sleeps, unless the writer closes.
