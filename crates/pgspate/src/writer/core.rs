@@ -141,7 +141,7 @@ impl WriterCore {
         records: Vec<EncodedRows>,
     ) -> Result<Vec<Result<InsertOutcome>>> {
         if records.iter().any(EncodedRows::has_key) {
-            shape.check_rows_last()?;
+            shape.check_takes_keys()?;
             self.prepare_keys().await?;
         }
         let call = self.next_call.fetch_add(1, Ordering::Relaxed);

@@ -84,8 +84,8 @@ pub struct InsertShape {
     returned: Option<String>,
     /// Whether one transaction may commit on several servers.
     pub(super) commits_across_nodes: bool,
-    /// Whether a crash of the server empties the table, or a partition of it.
-    is_unlogged: bool,
+    /// Why a key could outlive the rows or the rows the key, if that may be.
+    keys_obstacle: Option<&'static str>,
     /// Whether the table was changed since the shape was made.
     pub(super) is_outdated: AtomicBool,
     /// The written columns in the table's order.
@@ -177,7 +177,7 @@ impl InsertShape {
             set_insert: None,
             returned: returned_sql(&request, table),
             commits_across_nodes: table.commits_across_nodes,
-            is_unlogged: table.unlogged != UnloggedExtent::Nothing,
+            keys_obstacle: find_keys_obstacle(table),
             is_outdated: AtomicBool::new(false),
             columns: columns.collect(),
             request,
@@ -256,23 +256,20 @@ impl InsertShape {
             && self.returned == other.returned
             && self.returned_columns == other.returned_columns
             && self.alone_reason == other.alone_reason
-            && self.is_unlogged == other.is_unlogged
+            && self.keys_obstacle == other.keys_obstacle
             && columns(self) == columns(other)
     }
 
-    /// Checks that rows of the table last as long as idempotency keys, which are in a logged table.
+    /// Checks that rows of the table are committed together with idempotency keys, and last as long.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] if a crash of the server empties the table.
-    pub(super) fn check_rows_last(&self) -> Result<()> {
-        if !self.is_unlogged {
-            return Ok(());
-        }
-        let table = &self.request.table;
-        let message = format!("table {table} is unlogged and takes no idempotency keys");
+    /// [`ErrorKind::Usage`] if a call that is sent again could be written twice or not at all.
+    pub(super) fn check_takes_keys(&self) -> Result<()> {
+        let Some(reason) = self.keys_obstacle else { return Ok(()) };
+        let message = format!("table {} takes no idempotency keys: {reason}", self.request.table);
         Err(Error::new(ErrorKind::Usage, message).hint(
-            "A crash of the server empties the table and keeps the keys. Then a call that is sent \
-             again would write nothing.",
+            "Send the records without a key. If the client chooses their primary key, ignore rows \
+             that exist.",
         ))
     }
 
@@ -347,6 +344,18 @@ impl InsertShape {
         }
         rows.end_row();
         Ok(())
+    }
+}
+
+/// Returns why a key could outlive its rows, or the rows their key, if that may be. Keys are in a
+/// logged table of the server to which the client is connected.
+fn find_keys_obstacle(table: &TargetTable) -> Option<&'static str> {
+    match table.unlogged {
+        UnloggedExtent::Nothing if table.commits_across_nodes || table.kind == 'f' => {
+            Some("its rows are on another server, which commits for itself")
+        }
+        UnloggedExtent::Nothing => None,
+        _ => Some("it is unlogged, so a crash of the server empties it"),
     }
 }
 
