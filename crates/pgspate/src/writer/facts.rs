@@ -1,4 +1,4 @@
-//! Reads what a writer must know of a table, and sets what the meaning of a value's text depends on.
+//! Reads what a writer must know of a table, and sets what the meaning of texts depends on.
 
 use tokio_postgres::error::SqlState;
 
@@ -27,8 +27,8 @@ select exists (select from pg_catalog.pg_rewrite
                and a.attnum operator(pg_catalog.=) k.number
              order by k.place)";
 
-/// The triggers of a table and its partitions that run for an updated row: the name, and whether the
-/// trigger may keep the row as it is.
+/// The triggers of a table and its partitions that run for an updated row: the name, and whether
+/// the trigger may keep the row as it is.
 const UPDATE_TRIGGERS: &str = "\
 select t.tgname::text, (t.tgtype::int4 operator(pg_catalog.&) 2) operator(pg_catalog.<>) 0
 from pg_catalog.pg_trigger t

@@ -260,7 +260,7 @@ impl InsertShape {
             && columns(self) == columns(other)
     }
 
-    /// Checks that rows of the table are committed together with idempotency keys, and last as long.
+    /// Checks that the table's rows are committed together with idempotency keys, and last as long.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] if a call that is sent again could be written twice or not at all.
