@@ -33,7 +33,7 @@ fn a_record_of_version_1_is_a_transaction() {
         lines(&[record]),
         [
             "Insert shop.orders {id=1 price=10.50 note=a \"b\" data=\\x00ff} in 771",
-            "Update shop.orders {id=2 price=99999999999999999999.10} was {id=1} in 771",
+            "Update shop.orders {id=2 price=99999999999999999999.10} was {id=1} by [id] in 771",
             "Update shop.orders {id=2 price=NULL} by [id] in 771",
             "Delete shop.orders was {id=2} in 771 end",
         ]
@@ -60,14 +60,17 @@ fn version_2_ends_a_transaction_with_its_last_event() {
         lines(&records),
         [
             "Insert public.t {id=1 data=\\x} by [id] in 5",
-            "Update public.t {id=2} was {id=1} in 5",
+            "Update public.t {id=2} was {id=1} by [id] in 5",
             "Truncate public.u in 5 end",
         ]
     );
     // The transaction is truncated, so no event ends the transaction.
     assert_eq!(
         lines(&records[..4]),
-        ["Insert public.t {id=1 data=\\x} by [id] in 5", "Update public.t {id=2} was {id=1} in 5",]
+        [
+            "Insert public.t {id=1 data=\\x} by [id] in 5",
+            "Update public.t {id=2} was {id=1} by [id] in 5",
+        ]
     );
     // Without `B` and `C` each change is a transaction.
     assert_eq!(lines(&records[4..5]), ["Truncate public.u in 5 end"]);
@@ -78,7 +81,10 @@ fn replica_identity_full_gives_the_old_row() {
     let update = r#"{"action":"U","schema":"s","table":"t","columns":[{"name":"id",
 "type":"integer","value":1},{"name":"note","type":"text","value":"new"}],"identity":[{"name":"id",
 "type":"integer","value":1},{"name":"note","type":"text","value":"old"}]}"#;
-    assert_eq!(lines(&[update]), ["Update s.t {id=1 note=new} was {id=1 note=old} end"]);
+    assert_eq!(
+        lines(&[update]),
+        ["Update s.t {id=1 note=new} was {id=1 note=old} by [id note] end"]
+    );
 }
 
 #[test]
