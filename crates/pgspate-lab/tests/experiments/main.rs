@@ -258,13 +258,17 @@ fn callers_are_answered_when_their_records_are_in_the_table() {
     assert_eq!(lines.len(), 6);
     // Without the program, nothing can be sent to it. The tests of the command have it.
     assert_eq!(skipped.len(), 4);
+    let rate = |line: &ResultLine| line.value("records a second").unwrap();
+    // On a busy machine no call may end in the measured part of a trial.
+    assert!(lines.iter().any(|line| rate(line) > 0.0));
     for line in &lines {
-        let rate = line.value("records a second").unwrap();
         let calls = line.value("calls").unwrap();
-        assert!(rate > 0.0 && calls >= 1.0, "{}: {rate} {calls}", line.trial.label());
-        // The proxy delays each answer.
-        let wait = line.value("median wait").unwrap();
-        assert!(wait >= 1.0, "{}: {wait} ms", line.trial.label());
+        assert!(calls >= 1.0, "{}: {calls}", line.trial.label());
+        if rate(line) > 0.0 {
+            // The proxy delays each answer.
+            let wait = line.value("median wait").unwrap();
+            assert!(wait >= 1.0, "{}: {wait} ms", line.trial.label());
+        }
     }
     check_report_page(folder.path(), &["Records a second into account", "a batch every 5 ms"]);
 }
