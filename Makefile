@@ -197,9 +197,10 @@ $(LINT)/made: python/tests/requirements-lint.txt
 	$(LINT)/bin/python $(PIP_INSTALL) python/tests/requirements-lint.txt
 	@touch $@
 
-# The feature `kafka` builds librdkafka, which takes two minutes once, and five crates once more. Each
-# command names all packages, so that cargo does not build their dependencies twice.
-WITH_KAFKA = -p pgspate-replication -p pgspate -p pgspate-cli --features pgspate-cli/kafka
+# The feature `kafka` builds librdkafka, which takes two minutes once, and our crates once more, without
+# the lab. Each command names all packages, so that cargo does not build their dependencies twice.
+WITH_KAFKA = -p pgspate-replication -p pgspate -p pgspate-cli --no-default-features \
+	--features pgspate-cli/kafka
 test-kafka:
 	$(CARGO) clippy $(WITH_KAFKA) --lib --bins --test kafka -- -D warnings
 	$(CARGO) test $(WITH_KAFKA) --lib -- kafka topics
@@ -208,20 +209,24 @@ test-kafka:
 # Runs the tests that depend on PostgreSQL's version once more, on version PG_OTHER. The faults of slots
 # do not depend on it and take minutes, so they are left out. All tests run on it by:
 # PGSPATE_TEST_PG_VERSION=18 make test-rust
-# On the oldest version only the suites that differ most run, as CI has an hour for everything.
+# On the oldest version only the suites that differ most run, as CI has an hour for everything. The
+# option --workspace is what `test-rust` says, so nothing is compiled again.
 OLDEST_TESTS = --test apply --test sync
-OTHER_TESTS = --test apply --test doctor --test load --test sync --test settings --test trust
+OTHER_TESTS = --lib --test apply --test doctor --test load --test sync --test settings --test trust \
+	--test delimited_copy --test event_values --test json_server --test load_copy --test slots
 test-other:
-	@found=`$(CARGO) run -q -p pgspate-embedded --example which` || exit 1; \
+	@$(CARGO) build -q --workspace --example which
+	@found=`"$${CARGO_TARGET_DIR:-target}/debug/examples/which"` || exit 1; \
 	case $$found in \
 	$(PG_OTHER) | $(PG_OTHER).* | $(PG_OTHER)[!0-9]*) \
 		echo "the tests ran on PostgreSQL $$found already; nothing more to run" ;; \
 	*) \
 		echo "tests ran on PostgreSQL $$found; now on $(PG_OTHER)"; \
 		export PGSPATE_TEST_PG_VERSION=$(PG_OTHER); \
-		$(CARGO) test -p pgspate -p pgspate-replication --tests && $(CARGO) test -p pgspate-cli $(OTHER_TESTS) -- --skip slot_faults && \
+		$(CARGO) test --workspace $(OTHER_TESTS) -- --skip slot_faults && \
 		echo "now on $(PG_OLDEST)" && \
-		PGSPATE_TEST_PG_VERSION=$(PG_OLDEST) $(CARGO) test -p pgspate-cli $(OLDEST_TESTS) -- --skip slot_faults ;; \
+		PGSPATE_TEST_PG_VERSION=$(PG_OLDEST) $(CARGO) test --workspace $(OLDEST_TESTS) \
+			-- --skip slot_faults ;; \
 	esac
 
 # Maven fetches Debezium. The source databases are the PostgreSQL and MariaDB of this machine.
