@@ -152,6 +152,37 @@ fn a_member_of_a_slurm_array_can_run_alone_again() {
     assert!(refused.contains("has members 0 to 2, not 3 to 3"), "{refused}");
 }
 
+/// Slurm starts some members again as an array whose indexes have gaps.
+#[test]
+fn some_members_of_a_slurm_array_can_run_again() {
+    let scene = FleetScene::new(4, 8);
+    let run = |index: u32, count: u32, first: u32, last: u32| {
+        let dsn = scene.case.db.dsn();
+        let mut command = scene.case.command(&["sync", "--to", &dsn, "a/{member}.csv"]);
+        let args = "--table reading --scope-by meter --max-delete 100% --fleet nights --json \
+                    --generation 1 --quiet";
+        command.args(args.split_whitespace());
+        let values = [("ID", index), ("COUNT", count), ("MIN", first), ("MAX", last)];
+        for (name, value) in values {
+            command.env(format!("SLURM_ARRAY_TASK_{name}"), value.to_string());
+        }
+        finish(spawn(&mut command))
+    };
+    let refused = run(1, 2, 1, 3).json_refusal();
+    assert!(refused.contains("has not begun, and the indexes of this array have gaps"), "{refused}");
+    for member in [0, 2] {
+        parse(&run(member, 4, 0, 3));
+    }
+    for member in [1, 3] {
+        assert_eq!(parse(&run(member, 2, 1, 3))["fleet"]["members"], 4);
+    }
+    let (status, report) = scene.fleet();
+    assert_eq!((status, &report["done"], &report["tended"]), (Some(0), &4.into(), &true.into()));
+    scene.case.put("a/5.csv", "meter,day,use\n5,1,1.00\n");
+    let refused = run(5, 2, 2, 5).json_refusal();
+    assert!(refused.contains("has members 0 to 3, not 2 to 5"), "{refused}");
+}
+
 /// The variables of such an array of one do not say that it has other members.
 #[test]
 fn a_member_of_several_that_runs_alone_again_is_not_the_whole_table() {

@@ -78,6 +78,18 @@ create policy work on pgspate.member_scope using (exists (
     select from pgspate.fleet where fleet.fleet = member_scope.fleet
         and fleet.generation = member_scope.generation and IS_OURS))";
 
+/// Which members of its generation an array of jobs has. Slurm starts some members again as an array
+/// of their indexes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ArrayExtent {
+    /// All members.
+    All,
+    /// All members, or some members of a generation that has begun.
+    AllOrSome,
+    /// Some members of a generation that has begun: the array's indexes have gaps.
+    Some,
+}
+
 /// A member of a fleet, in one generation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FleetMember {
@@ -91,8 +103,8 @@ pub struct FleetMember {
     pub members: i32,
     /// This member's index, from `first` on.
     pub member: i32,
-    /// Whether the generation may have more members than those from `first` on, if it has begun.
-    pub may_be_part: bool,
+    /// Which members `first` and `members` describe. If only some: those from the first to the last.
+    pub extent: ArrayExtent,
     /// Whether the member's rows replace rows of earlier generations.
     pub replaces_rows: bool,
 }
@@ -221,22 +233,9 @@ impl FleetMember {
     ) -> Result<OpenMember> {
         let refused = |error| schema::with_grant_hint(ledger_error()(error));
         schema::ensure_ledger(client).await?;
-        let sort = generation_sort(&self.generation);
-        let MemberTarget { command, table, table_oid } = target;
-        let sql = "insert into pgspate.fleet \
-                   (fleet, generation, sort, first, members, command, table_oid, table_name) \
-                   values ($1, $2, $3, $4, $5, $6, $7, $8) on conflict do nothing";
-        let values: [&dyn TypedParameter; 8] = [
-            &self.fleet,
-            &self.generation,
-            &sort,
-            &self.first,
-            &self.members,
-            &command,
-            &table_oid,
-            &table,
-        ];
-        client.run_statement(sql, &values).await.map_err(refused)?;
+        if self.extent != ArrayExtent::Some {
+            self.record_generation(client, target).await.map_err(refused)?;
+        }
         let (first, members) = self.check_fleet(client, target).await?;
         let sql = "insert into pgspate.member as m (fleet, generation, member, waited_ms) \
                    values ($1, $2, $3, $4) \
@@ -253,6 +252,30 @@ impl FleetMember {
         let row = client.fetch_one(sql, &values).await.map_err(refused)?;
         let member = FleetMember { first, members, ..self.clone() };
         Ok(OpenMember { member, attempt: row.get(0), was_done: row.get(1) })
+    }
+
+    /// Records the member's generation, if no member of it has begun.
+    async fn record_generation(
+        &self,
+        client: &Client,
+        target: MemberTarget<'_>,
+    ) -> std::result::Result<u64, tokio_postgres::Error> {
+        let sort = generation_sort(&self.generation);
+        let MemberTarget { command, table, table_oid } = target;
+        let sql = "insert into pgspate.fleet \
+                   (fleet, generation, sort, first, members, command, table_oid, table_name) \
+                   values ($1, $2, $3, $4, $5, $6, $7, $8) on conflict do nothing";
+        let values: [&dyn TypedParameter; 8] = [
+            &self.fleet,
+            &self.generation,
+            &sort,
+            &self.first,
+            &self.members,
+            &command,
+            &table_oid,
+            &table,
+        ];
+        client.run_statement(sql, &values).await
     }
 
     /// Refuses a fleet of an untrusted role, since that role controls which members count as done.
@@ -276,12 +299,19 @@ impl FleetMember {
         let sql = "select first, members, command, table_name, table_oid from pgspate.fleet \
                    where fleet = $1 and generation = $2";
         let values: [&dyn TypedParameter; 2] = [fleet, &self.generation];
-        let row = client.fetch_one(sql, &values).await.map_err(ledger_error())?;
+        let generation = format!("generation {} of fleet \"{fleet}\"", self.generation);
+        let Some(row) = client.fetch_opt(sql, &values).await.map_err(ledger_error())? else {
+            return refuse(
+                format!("{generation} has not begun, and the indexes of this array have gaps"),
+                "Begin with consecutive indexes: `--array=0-99`, without a step. Any of its members \
+                 can run again later.",
+            );
+        };
         let (first, members): (i32, i32) = (row.get(0), row.get(1));
         let (command, table, oid): (&str, &str, u32) = (row.get(2), row.get(3), row.get(4));
-        let generation = format!("generation {} of fleet \"{fleet}\"", self.generation);
-        let is_part =
-            self.may_be_part && first <= self.first && self.first + self.members <= first + members;
+        let is_part = self.extent != ArrayExtent::All
+            && first <= self.first
+            && self.first + self.members <= first + members;
         if (first, members) != (self.first, self.members) && !is_part {
             return refuse(
                 format!(

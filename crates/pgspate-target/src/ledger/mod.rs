@@ -69,7 +69,7 @@ pub use known_files::{FileState, KnownFiles, LoadedFile};
 pub use lock::{end_lost_lanes, hold_job_lock, share_lanes_lock_sql};
 pub use lookup::{FinishedJobs, JobLookup, LedgerState};
 pub use member::{
-    FleetMember, MemberCounts, MemberEntry, MemberTarget, OpenMember, generation_sort,
+    ArrayExtent, FleetMember, MemberCounts, MemberEntry, MemberTarget, OpenMember, generation_sort,
 };
 pub use open::{OpenOptions, OpenOutcome, open_job};
 pub use partitions::{PartitionMove, read_partitions};

@@ -1,5 +1,7 @@
 //! The index and the size of a job array, from the variables that its scheduler sets.
 
+use pgspate_target::ledger::ArrayExtent;
+
 use crate::{Error, ErrorKind, Result};
 
 /// The environment variables that a scheduler of job arrays sets.
@@ -51,18 +53,16 @@ pub(super) struct ArrayPlace {
     pub(super) index: i32,
     /// The index of the first job.
     pub(super) first: i32,
-    /// The number of jobs, if the scheduler sets it.
+    /// The number of indexes from the first to the last, if the scheduler sets it.
     pub(super) size: Option<i32>,
-    /// Whether the array may have only some of the members. Slurm starts jobs again as an array of
-    /// their indexes.
-    pub(super) may_be_part: bool,
+    /// Which members the array has.
+    pub(super) extent: ArrayExtent,
 }
 
 /// Reads the process's place in its array. `variable` returns the value of an environment variable.
 ///
 /// # Errors
-/// [`ErrorKind::Usage`] if no scheduler has set an index, if a variable is not a number, or if the
-/// array's indexes have gaps.
+/// [`ErrorKind::Usage`] if no scheduler has set an index, or if a variable is not a number.
 pub(super) fn read_array_place(variable: impl Fn(&str) -> Option<String>) -> Result<ArrayPlace> {
     let Some(names) = SCHEDULERS.iter().find(|it| variable(it.index).is_some()) else {
         let known: Vec<_> =
@@ -84,14 +84,14 @@ pub(super) fn read_array_place(variable: impl Fn(&str) -> Option<String>) -> Res
     let index = number(names.index)?.unwrap_or_default();
     let (size, first, last) = (number(names.size)?, number(names.first)?, number(names.last)?);
     let first = first.unwrap_or(0);
-    if let (Some(size), Some(last)) = (size, last)
-        && i64::from(last) - i64::from(first) + 1 != i64::from(size)
-    {
-        let message = format!("the {size} indexes of the array from {first} to {last} have gaps");
-        return Err(Error::new(ErrorKind::Usage, message)
-            .hint("Use consecutive indexes: `--array=0-99`, without a step."));
-    }
-    Ok(ArrayPlace { index, first, size, may_be_part: !names.last.is_empty() })
+    // No scheduler but Slurm sets the last index.
+    let Some(last) = last else {
+        return Ok(ArrayPlace { index, first, size, extent: ArrayExtent::All });
+    };
+    let span = last.saturating_sub(first).saturating_add(1);
+    let has_gaps = size.is_some_and(|size| size != span);
+    let extent = if has_gaps { ArrayExtent::Some } else { ArrayExtent::AllOrSome };
+    Ok(ArrayPlace { index, first, size: Some(span), extent })
 }
 
 #[cfg(test)]
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn each_engine_s_variables_are_read() {
-        let from_zero = |index, size| ArrayPlace { index, first: 0, size, may_be_part: false };
+        let from_zero = |index, size| ArrayPlace { index, first: 0, size, extent: ArrayExtent::All };
         let batch = [("AWS_BATCH_JOB_ARRAY_INDEX", "2"), ("AWS_BATCH_JOB_ARRAY_SIZE", "300")];
         assert_eq!(place(&batch).unwrap(), from_zero(2, Some(300)));
         assert_eq!(place(&batch[..1]).unwrap(), from_zero(2, None));
@@ -119,10 +119,10 @@ mod tests {
             ("SLURM_ARRAY_TASK_MIN", "1"),
             ("SLURM_ARRAY_TASK_MAX", "100"),
         ];
-        let expected = ArrayPlace { index: 7, first: 1, size: Some(100), may_be_part: true };
-        assert_eq!(place(&slurm).unwrap(), expected);
+        let slurm_place = |extent| ArrayPlace { index: 7, first: 1, size: Some(100), extent };
+        assert_eq!(place(&slurm).unwrap(), slurm_place(ArrayExtent::AllOrSome));
         slurm[1].1 = "50";
-        assert!(place(&slurm).unwrap_err().to_string().contains("have gaps"));
+        assert_eq!(place(&slurm).unwrap(), slurm_place(ArrayExtent::Some));
     }
 
     #[test]

@@ -10,7 +10,7 @@ mod entry;
 use crate::{Error, ErrorKind, Result};
 use array_index::read_array_place;
 pub(crate) use entry::{FleetEntry, slot_pause};
-use pgspate_target::ledger::{FleetMember, OpenMember};
+use pgspate_target::ledger::{ArrayExtent, FleetMember, OpenMember};
 
 use serde::Serialize;
 
@@ -121,9 +121,12 @@ impl MemberOptions {
             }
             slots => slots.and_then(|(_, slots)| u32::try_from(slots).ok()),
         };
-        let may_be_part = self.members.is_none() && place.is_some_and(|it| it.may_be_part);
+        let extent = match self.members {
+            Some(_) => ArrayExtent::All,
+            None => place.map_or(ArrayExtent::All, |it| it.extent),
+        };
         let fleet =
-            FleetMember { fleet, generation, first, members, member, may_be_part, replaces_rows };
+            FleetMember { fleet, generation, first, members, member, extent, replaces_rows };
         Ok(Some(FleetEntry::new(fleet, slots)))
     }
 
