@@ -169,7 +169,10 @@ fn some_members_of_a_slurm_array_can_run_again() {
         finish(spawn(&mut command))
     };
     let refused = run(1, 2, 1, 3).json_refusal();
-    assert!(refused.contains("has not begun, and the indexes of this array have gaps"), "{refused}");
+    assert!(
+        refused.contains("has not begun, and the indexes of this array have gaps"),
+        "{refused}"
+    );
     for member in [0, 2] {
         parse(&run(member, 4, 0, 3));
     }

@@ -441,15 +441,22 @@ mod tests {
     use super::*;
     use crate::connect::{Dsn, Environment};
 
-    #[test]
-    fn only_the_last_opener_advances_a_stream_within_its_transaction() {
+    /// Runs a test with a session in a new database.
+    fn run_with_session(test: impl AsyncFnOnce(&Client)) {
         let db = testing::database();
         let env = Environment { user: Some("tester".to_owned()), ..Environment::default() };
         let dsn = Dsn::resolve(Some(&db.dsn()), &env).unwrap().unwrap();
         let runtime = tokio::runtime::Runtime::new().unwrap();
         runtime.block_on(async {
             let connection = dsn.connect("test").await.unwrap();
-            let client = &connection.client;
+            test(&connection.client).await;
+            connection.close().await;
+        });
+    }
+
+    #[test]
+    fn only_the_last_opener_advances_a_stream_within_its_transaction() {
+        run_with_session(async |client| {
             let mut stream = open_stream(client, "s", "").await.unwrap();
             let advance = client.prepare(&AppliedStream::advance_sql()).await.unwrap();
             let to =
@@ -476,7 +483,37 @@ mod tests {
             // The commit that follows the failed statement commits nothing.
             client.batch_execute("commit").await.unwrap();
             assert_eq!(read_stream_position(client, "s", "").await.unwrap(), to);
-            connection.close().await;
+        });
+    }
+
+    #[test]
+    fn a_transaction_does_not_advance_if_keys_of_its_table_are_dropped() {
+        run_with_session(async |client| {
+            client
+                .batch_execute("create table public.t (id int); create table public.other (id int)")
+                .await
+                .unwrap();
+            let stream = open_stream(client, "s", "").await.unwrap();
+            let advance = client.prepare(&AppliedStream::advance_sql()).await.unwrap();
+            let record = "insert into pgspate.change \
+                          (job, ordinal, table_oid, kind, object, steps, done, beside) \
+                          values (7, 1, 'public.t'::regclass, 'primary key', 't_pkey', '{x}', 0, false)";
+            client.batch_execute(record).await.unwrap();
+            let to = StreamPosition { ordinal: 5, ..StreamPosition::default() };
+            for (write, done, is_refused) in [
+                ("insert into public.t values (1)", 0, true),
+                ("insert into public.other values (1)", 0, false),
+                ("insert into public.t values (1)", 1, false),
+            ] {
+                let begin = format!(
+                    "update pgspate.change set done = {done}; begin; {}; {write}",
+                    stream.mark_transaction_sql()
+                );
+                client.batch_execute(&begin).await.unwrap();
+                let advanced = stream.advance_within(client, &advance, &to).await;
+                assert_eq!(advanced.is_err(), is_refused, "{write}, {done} steps undone");
+                client.batch_execute("rollback").await.unwrap();
+            }
         });
     }
 }

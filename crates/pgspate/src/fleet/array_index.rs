@@ -106,7 +106,8 @@ mod tests {
 
     #[test]
     fn each_engine_s_variables_are_read() {
-        let from_zero = |index, size| ArrayPlace { index, first: 0, size, extent: ArrayExtent::All };
+        let from_zero =
+            |index, size| ArrayPlace { index, first: 0, size, extent: ArrayExtent::All };
         let batch = [("AWS_BATCH_JOB_ARRAY_INDEX", "2"), ("AWS_BATCH_JOB_ARRAY_SIZE", "300")];
         assert_eq!(place(&batch).unwrap(), from_zero(2, Some(300)));
         assert_eq!(place(&batch[..1]).unwrap(), from_zero(2, None));
