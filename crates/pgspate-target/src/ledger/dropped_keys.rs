@@ -105,16 +105,19 @@ pub async fn dropped_keys(
     table: Option<u32>,
     except: i64,
 ) -> Result<Vec<DroppedKeys>> {
-    let failed = || server_error("could not check for dropped keys".to_owned());
-    if !LedgerSchema::read(client).await?.is_readable() {
-        return Ok(Vec::new());
-    }
-    let may_read = "select has_table_privilege('pgspate.change', 'select') \
-                and has_table_privilege('pgspate.job', 'select')";
-    if !client.fetch_one(may_read, &[]).await.map_err(failed())?.get::<_, bool>(0) {
+    if !LedgerSchema::read(client).await?.may_read(&["change", "job"]) {
         return Ok(Vec::new());
     }
     schema::check_version(client).await?;
+    find_dropped_keys(client, table, except).await
+}
+
+async fn find_dropped_keys(
+    client: &Client,
+    table: Option<u32>,
+    except: i64,
+) -> Result<Vec<DroppedKeys>> {
+    let failed = server_error("could not check for dropped keys".to_owned());
     let sql = format!(
         "select c.job, c.table_oid::regclass::text, c.role::text, j.key, \
                 string_agg(pg_catalog.format('%s \"%s\"', c.kind, c.object), ', ' \
@@ -125,7 +128,7 @@ pub async fn dropped_keys(
            and exists (select from pg_class t where t.oid = c.table_oid) \
          group by 1, 2, 3, 4 order by 1"
     );
-    let rows = client.fetch_all(&sql, &[&table, &except]).await.map_err(failed())?;
+    let rows = client.fetch_all(&sql, &[&table, &except]).await.map_err(failed)?;
     let mut dropped = Vec::with_capacity(rows.len());
     for row in &rows {
         let worker = match row.get::<_, Option<&str>>(3) {
@@ -146,6 +149,22 @@ pub async fn dropped_keys(
 /// connection fails.
 pub async fn check_no_dropped_keys(client: &Client, table: u32) -> Result<()> {
     match dropped_keys(client, Some(table), 0).await?.first() {
+        Some(dropped) => Err(dropped.to_error()),
+        None => Ok(()),
+    }
+}
+
+/// Does the same in a transaction of the caller, in which a ledger of an earlier version cannot be
+/// upgraded.
+///
+/// # Errors
+/// Those of [`check_no_dropped_keys`]. [`ErrorKind::Ledger`] if the ledger has another version.
+pub async fn check_no_dropped_keys_in_transaction(client: &Client, table: u32) -> Result<()> {
+    if !LedgerSchema::read(client).await?.may_read(&["change", "job"]) {
+        return Ok(());
+    }
+    schema::require_version(client).await?;
+    match find_dropped_keys(client, Some(table), 0).await?.first() {
         Some(dropped) => Err(dropped.to_error()),
         None => Ok(()),
     }

@@ -178,19 +178,31 @@ impl FleetMember {
         format!("member {} of fleet \"{}\"", self.member, self.fleet)
     }
 
+    /// Returns whether the database has a ledger, if the member's rows replace others. Otherwise
+    /// the ledger is not looked up, and the answer is false.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Ledger`] if a newer generation of this member is done, or if another role owns
+    /// the fleet. [`ErrorKind::Server`] if the server refuses a query, [`ErrorKind::Connect`] if
+    /// the connection fails.
+    pub async fn check_ledger(&self, client: &Client) -> Result<bool> {
+        if !self.replaces_rows || !schema::check_exists(client).await? {
+            return Ok(false);
+        }
+        self.check_role(client).await?;
+        member_scope::check_not_superseded(client, self, &[self.own_scope()]).await?;
+        Ok(true)
+    }
+
     /// Takes one of the slots that all members of the fleet share, if `slots` are limited, and then
     /// the member's lock. The session holds both until it ends. A session that holds no slot holds
     /// no lock either. After any other result than [`MemberEntry::Entered`] the session must be
     /// closed.
     ///
     /// # Errors
-    /// [`ErrorKind::Ledger`] if a newer generation of this member is done. [`ErrorKind::Server`] if
-    /// the server refuses a query, [`ErrorKind::Connect`] if the connection fails.
+    /// [`ErrorKind::Server`] if the server refuses a query, [`ErrorKind::Connect`] if the connection
+    /// fails.
     pub async fn enter(&self, client: &Client, slots: Option<u32>) -> Result<MemberEntry> {
-        if self.replaces_rows && schema::check_exists(client).await? {
-            self.check_role(client).await?;
-            member_scope::check_not_superseded(client, self, &[self.own_scope()]).await?;
-        }
         if let Some(slots) = slots {
             let name = digest_texts(["fleet slot", &self.fleet]);
             if !lock::take_slot(client, &name, slots).await? {
@@ -208,7 +220,8 @@ impl FleetMember {
         lock::lock_holder(client, self.lock_key()).await
     }
 
-    /// Records an attempt of the member. Creates the ledger if it is missing.
+    /// Records an attempt of the member. Creates the ledger if it is missing, unless
+    /// [`FleetMember::check_ledger`] has found it in this session: `has_ledger`.
     ///
     /// # Errors
     /// [`ErrorKind::Ledger`] if another role owns the fleet, or if the generation has another
@@ -218,9 +231,12 @@ impl FleetMember {
         client: &Client,
         target: MemberTarget<'_>,
         waited: std::time::Duration,
+        has_ledger: bool,
     ) -> Result<OpenMember> {
         let refused = |error| schema::with_grant_hint(ledger_error()(error));
-        schema::ensure_ledger(client).await?;
+        if !has_ledger {
+            schema::ensure_ledger(client).await?;
+        }
         let sort = generation_sort(&self.generation);
         let MemberTarget { command, table, table_oid } = target;
         let sql = "insert into pgspate.fleet \

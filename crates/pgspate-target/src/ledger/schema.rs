@@ -204,21 +204,43 @@ pub async fn ledger_exists(client: &Client) -> Result<bool> {
 /// [`ErrorKind::Ledger`] if the version is unsupported. [`ErrorKind::Server`] if the ledger cannot
 /// be read or upgraded.
 pub(super) async fn check_version(client: &Client) -> Result<()> {
+    match read_version(client).await? {
+        Some(VERSION) => Ok(()),
+        Some(found @ 1..VERSION) => upgrade(client, found).await,
+        found => Err(version_error(found)
+            .hint("Another version of pgspate created the ledger. Use that version.")),
+    }
+}
+
+/// Checks that the ledger has this version. Does not upgrade it, because the caller has begun a
+/// transaction.
+///
+/// # Errors
+/// [`ErrorKind::Ledger`] if the version is another one. [`ErrorKind::Server`] if the ledger cannot
+/// be read.
+pub(super) async fn require_version(client: &Client) -> Result<()> {
+    match read_version(client).await? {
+        Some(VERSION) => Ok(()),
+        found => Err(version_error(found)
+            .hint("Another version of pgspate created the ledger meanwhile. Try again.")),
+    }
+}
+
+async fn read_version(client: &Client) -> Result<Option<i32>> {
     let failed = server_error("could not look up the ledger in schema \"pgspate\"".to_owned());
     let version = client.fetch_opt("select version from pgspate.version", &[]).await;
     let version = version.map_err(|error| with_grant_hint(failed(error)))?;
-    match version.map(|row| row.get::<_, i32>(0)) {
-        Some(VERSION) => Ok(()),
-        Some(found @ 1..VERSION) => upgrade(client, found).await,
-        found => {
-            let message = match found {
-                Some(found) => format!("the ledger's version is {found}, expected {VERSION}"),
-                None => format!("the ledger records no version, expected {VERSION}"),
-            };
-            Err(Error::new(ErrorKind::Ledger, message)
-                .hint("Another version of pgspate created the ledger. Use that version."))
-        }
-    }
+    Ok(version.map(|row| row.get(0)))
+}
+
+fn version_error(found: Option<i32>) -> Error {
+    Error::new(
+        ErrorKind::Ledger,
+        match found {
+            Some(found) => format!("the ledger's version is {found}, expected {VERSION}"),
+            None => format!("the ledger records no version, expected {VERSION}"),
+        },
+    )
 }
 
 /// Upgrades a ledger of an earlier version.

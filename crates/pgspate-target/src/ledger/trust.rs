@@ -37,8 +37,8 @@ pub(super) async fn untrusted_role(client: &Client, row: &str) -> Result<Option<
 }
 
 /// Columns: 0 whether the schema exists, 1 whether the role may use the schema, 2 names of its
-/// relations except indexes, 3 the first untrusted object, 4 that object's owner. Columns 3 and 4
-/// are NULL if everything is trusted.
+/// relations except indexes, 3 the first untrusted object, 4 that object's owner, 5 names of tables
+/// that the role may read. Columns 3 and 4 are NULL if everything is trusted.
 const SCHEMA_QUERY: &str = "\
 with schema as (select oid, nspowner from pg_namespace where nspname = 'pgspate'),
 relation as (select c.* from pg_class c join schema s on s.oid = c.relnamespace),
@@ -77,7 +77,9 @@ untrusted as (
 select exists (select from schema),
        coalesce((select has_schema_privilege(oid, 'usage') from schema), false),
        array(select relname::text from relation where relkind <> 'i'),
-       (select what from untrusted), (select owner from untrusted)";
+       (select what from untrusted), (select owner from untrusted),
+       array(select relname::text from relation
+             where relkind = 'r' and has_table_privilege(oid, 'select'))";
 
 /// The ledger's schema, as the catalog describes it.
 #[derive(Debug, Clone, Default)]
@@ -87,6 +89,8 @@ pub(crate) struct LedgerSchema {
     relations: Vec<String>,
     /// The first untrusted object and its owner.
     untrusted: Option<(String, String)>,
+    /// The tables that the current role may read.
+    readable: Vec<String>,
 }
 
 impl LedgerSchema {
@@ -105,6 +109,7 @@ impl LedgerSchema {
             may_use: row.get(1),
             relations: row.get(2),
             untrusted: untrusted.map(|object| (object, row.get(4))),
+            readable: row.get(5),
         })
     }
 
@@ -120,6 +125,13 @@ impl LedgerSchema {
     /// Returns whether the ledger can be read, for callers that can also work without it.
     pub(super) fn is_readable(&self) -> bool {
         self.may_use && matches!(self.has_table("version"), Ok(true))
+    }
+
+    /// Returns whether the ledger and these tables of it can be read, for callers that can also
+    /// work without it.
+    pub(super) fn may_read(&self, tables: &[&str]) -> bool {
+        self.is_readable()
+            && tables.iter().all(|table| self.readable.iter().any(|name| name == table))
     }
 
     /// Refuses a schema that is not trusted, or is not a ledger.

@@ -51,7 +51,7 @@ use columns::SyncColumns;
 use created_table::CreatedTable;
 use fleet_job::FleetJobRows;
 use pgspate_target::connect::{Connection, Dsn};
-use pgspate_target::ledger::OpenMember;
+use pgspate_target::ledger::{OpenMember, check_no_dropped_keys};
 use pgspate_target::measure::Measurement;
 use pgspate_target::session::{ReconnectBackoff, WaitLimits};
 use shares::ScopeShares;
@@ -176,6 +176,7 @@ pub fn prepare(mut options: SyncOptions, dsn: Dsn, runtime: &Handle) -> Result<P
     }
     options.new_table.check_use(options.create, options.reading.rows.add_columns)?;
     let fleet = member::prepare(&mut options)?;
+    let is_member = fleet.is_some();
     let (mut staging, created) = Staging::prepare(&options, dsn, fleet, runtime)?;
     let columns = runtime.block_on(classify_columns(&staging, &options))?;
     let mut evidence = staging.reading.sniffed.evidence.clone();
@@ -210,6 +211,12 @@ pub fn prepare(mut options: SyncOptions, dsn: Dsn, runtime: &Handle) -> Result<P
         runtime,
     };
     sync.extent = sync.runtime.block_on(ahead::choose_extent(&sync))?;
+    let staging = &sync.staging;
+    if staging.has_one_session() && !is_member && !sync.options.is_check {
+        // The transaction that writes checks again. It cannot upgrade the ledger.
+        let client = &staging.control().client;
+        sync.runtime.block_on(check_no_dropped_keys(client, staging.table.oid))?;
+    }
     if let (Some(to_add), Some(_)) = (&sync.staging.to_add, sync.extent) {
         // No row of the table has the new columns, and reading them would fail.
         sync.extent = None;
@@ -580,7 +587,7 @@ fn some_unless_failed<T>(result: Result<T>) -> Result<Option<T>> {
 }
 
 fn connections(sessions: &[LaneSession]) -> Vec<&Connection> {
-    sessions.iter().map(|session| &session.connection).collect()
+    sessions.iter().map(|session| &*session.connection).collect()
 }
 
 fn is_any_closed(sessions: &[LaneSession]) -> bool {
