@@ -9,7 +9,7 @@ use tokio_postgres::Client;
 
 use super::identity::lock_key;
 use super::job::is_refused_for_null;
-use super::trust::LedgerSchema;
+use super::trust::{LedgerSchema, TrustedLedger};
 use super::{lock, schema};
 use crate::{Error, ErrorKind, Result, TypedQuery, server_error};
 
@@ -105,7 +105,7 @@ pub async fn dropped_keys(
     table: Option<u32>,
     except: i64,
 ) -> Result<Vec<DroppedKeys>> {
-    if !LedgerSchema::read(client).await?.may_read(&["change", "job"]) {
+    if !LedgerSchema::read(client).await?.may_read_dropped_keys() {
         return Ok(Vec::new());
     }
     schema::check_version(client).await?;
@@ -155,15 +155,28 @@ pub async fn check_no_dropped_keys(client: &Client, table: u32) -> Result<()> {
 }
 
 /// Does the same in a transaction of the caller, in which a ledger of an earlier version cannot be
-/// upgraded.
+/// upgraded. `known` is the ledger, if this session has checked it already.
 ///
 /// # Errors
 /// Those of [`check_no_dropped_keys`]. [`ErrorKind::Ledger`] if the ledger has another version.
-pub async fn check_no_dropped_keys_in_transaction(client: &Client, table: u32) -> Result<()> {
-    if !LedgerSchema::read(client).await?.may_read(&["change", "job"]) {
+pub async fn check_no_dropped_keys_in_transaction(
+    client: &Client,
+    table: u32,
+    known: Option<TrustedLedger>,
+) -> Result<()> {
+    let may_read = match known {
+        Some(ledger) => ledger.may_read_dropped_keys,
+        None => {
+            let may_read = LedgerSchema::read(client).await?.may_read_dropped_keys();
+            if may_read {
+                schema::require_version(client).await?;
+            }
+            may_read
+        }
+    };
+    if !may_read {
         return Ok(());
     }
-    schema::require_version(client).await?;
     match find_dropped_keys(client, Some(table), 0).await?.first() {
         Some(dropped) => Err(dropped.to_error()),
         None => Ok(()),

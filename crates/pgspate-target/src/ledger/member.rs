@@ -9,7 +9,8 @@ use tokio_postgres::Client;
 
 use super::identity::{digest_texts, lock_key};
 use super::job::ledger_error;
-use super::{lock, member_scope, schema, trust};
+use super::trust::{self, TrustedLedger};
+use super::{lock, member_scope, schema};
 use crate::{Error, ErrorKind, Result, TypedParameter, TypedQuery, quote_literal};
 
 /// Creates the tables for fleets.
@@ -178,20 +179,21 @@ impl FleetMember {
         format!("member {} of fleet \"{}\"", self.member, self.fleet)
     }
 
-    /// Returns whether the database has a ledger, if the member's rows replace others. Otherwise
-    /// the ledger is not looked up, and the answer is false.
+    /// Returns the ledger that the database has, if the member's rows replace others. Otherwise the
+    /// ledger is not looked up.
     ///
     /// # Errors
     /// [`ErrorKind::Ledger`] if a newer generation of this member is done, or if another role owns
     /// the fleet. [`ErrorKind::Server`] if the server refuses a query, [`ErrorKind::Connect`] if
     /// the connection fails.
-    pub async fn check_ledger(&self, client: &Client) -> Result<bool> {
-        if !self.replaces_rows || !schema::check_exists(client).await? {
-            return Ok(false);
+    pub async fn check_ledger(&self, client: &Client) -> Result<Option<TrustedLedger>> {
+        if !self.replaces_rows {
+            return Ok(None);
         }
+        let Some(ledger) = schema::find_ledger(client).await? else { return Ok(None) };
         self.check_role(client).await?;
         member_scope::check_not_superseded(client, self, &[self.own_scope()]).await?;
-        Ok(true)
+        Ok(Some(ledger))
     }
 
     /// Takes one of the slots that all members of the fleet share, if `slots` are limited, and then

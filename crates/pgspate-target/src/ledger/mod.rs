@@ -86,6 +86,7 @@ pub use stream::{
     find_stream_of_files, forget_stream, hold_stream, list_streams, open_stream,
     read_stream_position,
 };
+pub use trust::TrustedLedger;
 pub use unlogged::{
     bind_stream, check_stream_not_emptied, is_emptied_by_crash, missing_chunks_error,
     restart_emptied_job,

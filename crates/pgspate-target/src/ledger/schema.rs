@@ -4,7 +4,7 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::policies::{self, FILE_POLICIES, POLICIES, STREAM_POLICIES};
-use super::trust::LedgerSchema;
+use super::trust::{LedgerSchema, TrustedLedger};
 use super::{fleet_job, member, request, unlogged};
 use crate::{Error, ErrorKind, Result, TypedQuery, server_error};
 use pgspate_base::Secret;
@@ -183,10 +183,20 @@ create table pgspate.dead_letter (
 /// [`ErrorKind::Ledger`] if the version is unsupported, or if the schema is not trusted or not a
 /// ledger. [`ErrorKind::Server`] if the ledger cannot be read or upgraded.
 pub(super) async fn check_exists(client: &Client) -> Result<bool> {
-    if !ledger_exists(client).await? {
-        return Ok(false);
+    find_ledger(client).await.map(|found| found.is_some())
+}
+
+/// Returns the ledger, if the database has one. Upgrades a ledger of an earlier version.
+///
+/// # Errors
+/// The errors of [`check_exists`].
+pub(super) async fn find_ledger(client: &Client) -> Result<Option<TrustedLedger>> {
+    let schema = LedgerSchema::read(client).await?;
+    if !schema.has_table("version")? {
+        return Ok(None);
     }
-    check_version(client).await.map(|()| true)
+    check_version(client).await?;
+    Ok(Some(TrustedLedger { may_read_dropped_keys: schema.may_read_dropped_keys() }))
 }
 
 /// Returns whether the database has a ledger of any version.

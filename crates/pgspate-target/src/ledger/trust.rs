@@ -11,7 +11,6 @@
 
 use tokio_postgres::Client;
 
-use super::policies;
 use crate::{Error, ErrorKind, Result, TypedQuery, is_trusted_sql, server_error};
 
 /// Returns a condition: the role in a ledger row's column `role` is trusted.
@@ -28,9 +27,9 @@ pub(super) fn is_role_trusted_sql() -> String {
 pub(super) async fn untrusted_role(client: &Client, row: &str) -> Result<Option<String>> {
     let failed = server_error("could not read the ledger, schema \"pgspate\"".to_owned());
     let sql = format!(
-        "select role::text from {row} and not ({} and {})",
-        is_role_trusted_sql(),
-        policies::IS_OURS
+        "select role::text from {row} and not exists (select from pg_roles r \
+             where r.rolname = role and pg_has_role(r.oid, 'member') and {})",
+        is_trusted_sql("r.oid")
     );
     let found = client.fetch_opt(&sql, &[]).await.map_err(failed)?;
     Ok(found.map(|row| row.get(0)))
@@ -93,6 +92,13 @@ pub(crate) struct LedgerSchema {
     readable: Vec<String>,
 }
 
+/// A ledger that a session has found, and has checked that it is trusted and of this version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TrustedLedger {
+    /// Whether the role may read which keys are dropped.
+    pub(super) may_read_dropped_keys: bool,
+}
+
 impl LedgerSchema {
     /// Reads the catalog's facts about the schema, but nothing in the schema.
     ///
@@ -127,11 +133,10 @@ impl LedgerSchema {
         self.may_use && matches!(self.has_table("version"), Ok(true))
     }
 
-    /// Returns whether the ledger and these tables of it can be read, for callers that can also
-    /// work without it.
-    pub(super) fn may_read(&self, tables: &[&str]) -> bool {
-        self.is_readable()
-            && tables.iter().all(|table| self.readable.iter().any(|name| name == table))
+    /// Returns whether the role may read which keys are dropped.
+    pub(super) fn may_read_dropped_keys(&self) -> bool {
+        let may_read = |table: &str| self.readable.iter().any(|name| name == table);
+        self.is_readable() && may_read("change") && may_read("job")
     }
 
     /// Refuses a schema that is not trusted, or is not a ledger.

@@ -9,7 +9,7 @@
 use std::time::{Duration, Instant};
 
 use pgspate_target::connect::{Connection, Dsn};
-use pgspate_target::ledger::{FleetMember, MemberEntry, MemberTarget, OpenMember};
+use pgspate_target::ledger::{FleetMember, MemberEntry, MemberTarget, OpenMember, TrustedLedger};
 use pgspate_target::session::{ReconnectBackoff, WaitLimits};
 use tokio::runtime::Handle;
 use tokio_postgres::Client;
@@ -31,18 +31,23 @@ pub(crate) struct FleetEntry {
     slots: Option<u32>,
     /// How long the member has waited for a slot.
     waited: Duration,
-    /// Whether the member's session has found the ledger, and has checked that it is trusted.
-    has_ledger: bool,
+    /// The ledger that the member's session has found and trusts.
+    ledger: Option<TrustedLedger>,
 }
 
 impl FleetEntry {
     pub(super) fn new(member: FleetMember, slots: Option<u32>) -> FleetEntry {
-        FleetEntry { member, slots, waited: Duration::ZERO, has_ledger: false }
+        FleetEntry { member, slots, waited: Duration::ZERO, ledger: None }
     }
 
     /// Returns how long the member has waited for a slot.
     pub(crate) fn waited(&self) -> Duration {
         self.waited
+    }
+
+    /// Returns the ledger that the member's session has found and trusts.
+    pub(crate) fn ledger(&self) -> Option<TrustedLedger> {
+        self.ledger
     }
 
     /// Records an attempt of the member, in the member's session.
@@ -54,7 +59,7 @@ impl FleetEntry {
         client: &Client,
         target: MemberTarget<'_>,
     ) -> Result<OpenMember> {
-        self.member.open(client, target, self.waited, self.has_ledger).await
+        self.member.open(client, target, self.waited, self.ledger.is_some()).await
     }
 
     /// Opens a session that holds the member's lock and a slot. Blocks until there is one.
@@ -108,7 +113,7 @@ impl FleetEntry {
 
     async fn enter(&mut self, connection: &Connection) -> Result<MemberEntry> {
         let client = &connection.client;
-        self.has_ledger = self.member.check_ledger(client).await?;
+        self.ledger = self.member.check_ledger(client).await?;
         self.member.enter(client, self.slots).await
     }
 

@@ -43,7 +43,7 @@ pub(crate) struct TempSpace {
     /// server on another machine.
     free_bytes: Option<u64>,
     /// Bytes of the table with its partitions.
-    table_bytes: u64,
+    pub(crate) table_bytes: u64,
 }
 
 impl TempSpace {

@@ -51,7 +51,7 @@ use columns::SyncColumns;
 use created_table::CreatedTable;
 use fleet_job::FleetJobRows;
 use pgspate_target::connect::{Connection, Dsn};
-use pgspate_target::ledger::{OpenMember, check_no_dropped_keys};
+use pgspate_target::ledger::OpenMember;
 use pgspate_target::measure::Measurement;
 use pgspate_target::session::{ReconnectBackoff, WaitLimits};
 use shares::ScopeShares;
@@ -176,7 +176,6 @@ pub fn prepare(mut options: SyncOptions, dsn: Dsn, runtime: &Handle) -> Result<P
     }
     options.new_table.check_use(options.create, options.reading.rows.add_columns)?;
     let fleet = member::prepare(&mut options)?;
-    let is_member = fleet.is_some();
     let (mut staging, created) = Staging::prepare(&options, dsn, fleet, runtime)?;
     let columns = runtime.block_on(classify_columns(&staging, &options))?;
     let mut evidence = staging.reading.sniffed.evidence.clone();
@@ -211,12 +210,6 @@ pub fn prepare(mut options: SyncOptions, dsn: Dsn, runtime: &Handle) -> Result<P
         runtime,
     };
     sync.extent = sync.runtime.block_on(ahead::choose_extent(&sync))?;
-    let staging = &sync.staging;
-    if staging.has_one_session() && !is_member && !sync.options.is_check {
-        // The transaction that writes checks again. It cannot upgrade the ledger.
-        let client = &staging.control().client;
-        sync.runtime.block_on(check_no_dropped_keys(client, staging.table.oid))?;
-    }
     if let (Some(to_add), Some(_)) = (&sync.staging.to_add, sync.extent) {
         // No row of the table has the new columns, and reading them would fail.
         sync.extent = None;
@@ -371,6 +364,7 @@ impl PreparedSync {
         let space = self.runtime.block_on(reading)?;
         // The stored bytes of a compressed source are a lower bound of the staged bytes.
         space.check(self.staging.stored_bytes()).map_err(|error| self.explain_failure(error))?;
+        self.staging.table_bytes = space.table_bytes;
         if let Some(extent) = self.extent {
             match self.run_with_read_ahead(extent, watch, started)? {
                 Some(report) => return Ok(report),

@@ -12,6 +12,7 @@ use super::refusal::SyncRefusal;
 use super::statements::{DIFF, Scope, SyncStatements};
 use super::{Examples, PreparedSync, SyncReport, ahead, swap_values};
 use crate::copy::{COMMIT_DURABLY, LaneSession};
+use crate::fleet::FleetEntry;
 use crate::stage::planner;
 use crate::{Error, ErrorKind, Result, stage};
 use pgspate_target::ledger::{check_no_dropped_keys, check_no_dropped_keys_in_transaction};
@@ -20,6 +21,9 @@ use pgspate_target::{server_error, users_path_sql};
 
 /// The message of an INSERT that the server refused.
 const INSERT_REFUSED: &str = "could not insert rows";
+
+/// Bytes of a page, unless the server was built with another size.
+const PAGE_BYTES: u64 = 8 << 10;
 
 /// Begins a transaction that sees a single state of the table.
 pub(super) const BEGIN: &str = "begin isolation level repeatable read; ";
@@ -44,7 +48,10 @@ pub(super) async fn begin_transaction(
     let (control, table) = (&staging.control().client, staging.table.oid);
     match (sync.options.is_check, staging.has_one_session()) {
         (true, _) => {}
-        (false, true) => check_no_dropped_keys_in_transaction(control, table).await?,
+        (false, true) => {
+            let known = staging.control_session.fleet.as_ref().and_then(FleetEntry::ledger);
+            check_no_dropped_keys_in_transaction(control, table, known).await?;
+        }
         (false, false) => check_no_dropped_keys(control, table).await?,
     }
     if staging.has_one_session() {
@@ -282,6 +289,11 @@ async fn apply_changes(
     let mut all = StatementCost::default();
     let failed_to = |what: &str| server_error(format!("could not {what}"));
     let planned = statements.planned(client);
+    if report.deleted + report.updated < sync.staging.table_bytes / PAGE_BYTES {
+        // The comparison has just read the rows, so the server finds them in its cache.
+        let set = client.batch_execute("set local random_page_cost = 1.1").await;
+        set.map_err(failed_to("set up the session"))?;
+    }
     let (deletes, updates) = sync.allowed_writes();
     if deletes && report.deleted > 0 {
         let deleted = planned.execute(&statements.delete()).await;

@@ -30,6 +30,7 @@ use crate::stage::known_rows::KnownRowFilter;
 use crate::stage::{self, StageTable};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::{Connection, Dsn};
+use pgspate_target::ledger::check_no_dropped_keys;
 use pgspate_target::session::ReconnectBackoff;
 use pgspate_target::{SessionSettings, TargetTable, suggest_table};
 
@@ -62,6 +63,8 @@ pub(super) struct Staging {
     pub(super) plan: RowPlan,
     pub(super) stage: StageTable,
     pub(super) rows: StagedRows,
+    /// Bytes of the table with its partitions, before the sync.
+    pub(super) table_bytes: u64,
 }
 
 impl Staging {
@@ -140,7 +143,14 @@ impl Staging {
             plan,
             stage,
             rows,
+            table_bytes: 0,
         };
+        let is_member = staging.control_session.fleet.is_some();
+        if staging.has_one_session() && !is_member && !options.is_check {
+            // The transaction that writes checks again. It cannot upgrade the ledger.
+            let client = &staging.control().client;
+            runtime.block_on(check_no_dropped_keys(client, staging.table.oid))?;
+        }
         Ok((staging, created))
     }
 
@@ -151,8 +161,8 @@ impl Staging {
     ) -> Result<(Vec<LaneSession>, CopyOutcome)> {
         let (outcome, sessions) =
             self.copy_rows(watch).map_err(|error| self.explain_failure(error))?;
-        let stays_open = self.ahead().is_some();
-        for LaneSession { connection, .. } in sessions.iter().filter(|_| !stays_open) {
+        let is_committed = self.ahead().is_some() || outcome.chunks > 0;
+        for LaneSession { connection, .. } in sessions.iter().filter(|_| !is_committed) {
             // A lane without chunks has begun a transaction and has nothing to commit.
             let ended =
                 self.control_session.runtime.block_on(connection.client.batch_execute("commit"));
