@@ -277,24 +277,35 @@ impl FleetMember {
     async fn check_role(&self, client: &Client) -> Result<()> {
         let fleet = &self.fleet;
         let rows = format!("pgspate.fleet where fleet = {}", quote_literal(fleet));
-        let Some(role) = trust::untrusted_role(client, &rows).await? else { return Ok(()) };
-        let message = format!("fleet \"{fleet}\" belongs to role \"{role}\"");
-        Err(Error::new(ErrorKind::Ledger, message)
-            .hint("Run the members as that role, or name another fleet with `--fleet NAME`."))
+        match trust::untrusted_role(client, &rows).await? {
+            Some(role) => Err(self.role_error(&role)),
+            None => Ok(()),
+        }
+    }
+
+    fn role_error(&self, role: &str) -> Error {
+        let message = format!("fleet \"{}\" belongs to role \"{role}\"", self.fleet);
+        Error::new(ErrorKind::Ledger, message)
+            .hint("Run the members as that role, or name another fleet with `--fleet NAME`.")
     }
 
     /// Checks that the fleet belongs to a trusted role, and that this member's options fit its
     /// generation. Returns the generation's first member and the number of its members.
     async fn check_fleet(&self, client: &Client, target: MemberTarget<'_>) -> Result<(i32, i32)> {
-        self.check_role(client).await?;
         let refuse = |message: String, hint: &str| {
             Err(Error::new(ErrorKind::Ledger, message).hint(hint.to_owned()))
         };
         let fleet = &self.fleet;
-        let sql = "select first, members, command, table_name, table_oid from pgspate.fleet \
-                   where fleet = $1 and generation = $2";
+        let sql = format!(
+            "select first, members, command, table_name, table_oid, ({} limit 1) \
+             from pgspate.fleet where fleet = $1 and generation = $2",
+            trust::untrusted_role_sql("pgspate.fleet f where f.fleet = $1")
+        );
         let values: [&dyn TypedParameter; 2] = [fleet, &self.generation];
-        let row = client.fetch_one(sql, &values).await.map_err(ledger_error())?;
+        let row = client.fetch_one(&sql, &values).await.map_err(ledger_error())?;
+        if let Some(role) = row.get::<_, Option<&str>>(5) {
+            return Err(self.role_error(role));
+        }
         let (first, members): (i32, i32) = (row.get(0), row.get(1));
         let (command, table, oid): (&str, &str, u32) = (row.get(2), row.get(3), row.get(4));
         let generation = format!("generation {} of fleet \"{fleet}\"", self.generation);

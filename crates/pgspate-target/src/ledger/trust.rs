@@ -26,13 +26,17 @@ pub(super) fn is_role_trusted_sql() -> String {
 /// [`ErrorKind::Server`] if the ledger cannot be read.
 pub(super) async fn untrusted_role(client: &Client, row: &str) -> Result<Option<String>> {
     let failed = server_error("could not read the ledger, schema \"pgspate\"".to_owned());
-    let sql = format!(
+    let found = client.fetch_opt(&untrusted_role_sql(row), &[]).await.map_err(failed)?;
+    Ok(found.map(|row| row.get(0)))
+}
+
+/// Returns the query of [`untrusted_role`].
+pub(super) fn untrusted_role_sql(row: &str) -> String {
+    format!(
         "select role::text from {row} and not exists (select from pg_roles r \
              where r.rolname = role and pg_has_role(r.oid, 'member') and {})",
         is_trusted_sql("r.oid")
-    );
-    let found = client.fetch_opt(&sql, &[]).await.map_err(failed)?;
-    Ok(found.map(|row| row.get(0)))
+    )
 }
 
 /// Columns: 0 whether the schema exists, 1 whether the role may use the schema, 2 names of its

@@ -21,7 +21,8 @@ use pgspate_target::connect::Connection;
 use pgspate_target::ledger::{MemberCounts, MemberTarget, OpenMember, digest_texts};
 use pgspate_target::{quote_literal, server_error};
 
-/// Connections of a member: the session with its lock and its slot, and the session with the stage.
+/// Maximum number of connections of a member: the session with its lock and its slot, and the
+/// session with the stage. A small source is staged in the first.
 const CONNECTIONS: usize = 2;
 /// Why no member of several has the whole table as its scope.
 const OTHERS_DELETED: &str = "each member would delete the others' rows";
