@@ -202,8 +202,8 @@ impl FleetMember {
     /// closed.
     ///
     /// # Errors
-    /// [`ErrorKind::Server`] if the server refuses a query, [`ErrorKind::Connect`] if the connection
-    /// fails.
+    /// [`ErrorKind::Server`] if the server refuses a query. [`ErrorKind::Connect`] if the
+    /// connection fails.
     pub async fn enter(&self, client: &Client, slots: Option<u32>) -> Result<MemberEntry> {
         if let Some(slots) = slots {
             let name = digest_texts(["fleet slot", &self.fleet]);

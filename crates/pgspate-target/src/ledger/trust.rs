@@ -40,8 +40,8 @@ pub(super) fn untrusted_role_sql(row: &str) -> String {
 }
 
 /// Columns: 0 whether the schema exists, 1 whether the role may use the schema, 2 names of its
-/// relations except indexes, 3 the first untrusted object, 4 that object's owner, 5 names of tables
-/// that the role may read. Columns 3 and 4 are NULL if everything is trusted.
+/// relations except indexes, 3 the first untrusted object, 4 that object's owner. Columns 3 and 4
+/// are NULL if everything is trusted. Column 5 has the names of tables that the role may read.
 const SCHEMA_QUERY: &str = "\
 with schema as (select oid, nspowner from pg_namespace where nspname = 'pgspate'),
 relation as (select c.* from pg_class c join schema s on s.oid = c.relnamespace),
