@@ -27,6 +27,21 @@ fn is_waiting_for_lock(case: &LoadCase) -> bool {
     case.value(sql) != "0"
 }
 
+/// A small sync has one session, whose transaction cannot upgrade the ledger.
+#[test]
+fn a_small_sync_upgrades_the_ledger_before_it_writes() {
+    let case = new_case();
+    case.put("o.csv", "id\n1\n");
+    case.load("o.csv --table o --create --quiet").success();
+    case.db.run(
+        "drop table pgspate.part, pgspate.fleet_job, pgspate.request; \
+         update pgspate.version set version = 4",
+    );
+    finish(spawn(&mut command(&case, "t.csv --scope all --quiet"))).success();
+    assert_eq!(case.value("select count(*) from t where n = id + 1"), "20000");
+    assert_eq!(case.value("select version from pgspate.version"), "6");
+}
+
 #[test]
 fn a_sync_retries_if_another_session_changed_a_row() {
     let case = new_case();

@@ -231,6 +231,12 @@ impl Connection {
         self.client.is_closed() || self.traffic.abandon_reason().is_some()
     }
 
+    /// Gives the connection up, and closes its socket without another message. For a session that
+    /// may be in the middle of a COPY. Later statements get `reason` as their error.
+    pub fn abandon(&self, reason: &str) {
+        self.traffic.abandon(reason.to_owned());
+    }
+
     /// Asks the server to cancel this session's current statement, like [`Canceller::cancel`].
     pub async fn cancel(&self) -> Result<()> {
         self.canceller().cancel().await

@@ -9,7 +9,7 @@ use tokio_postgres::Client;
 
 use super::identity::lock_key;
 use super::job::is_refused_for_null;
-use super::trust::LedgerSchema;
+use super::trust::{LedgerSchema, TrustedLedger};
 use super::{lock, schema};
 use crate::{Error, ErrorKind, Result, TypedQuery, server_error};
 
@@ -106,16 +106,25 @@ pub async fn dropped_keys(
     table: Option<u32>,
     except: i64,
 ) -> Result<Vec<DroppedKeys>> {
-    let failed = || server_error("could not check for dropped keys".to_owned());
-    if !LedgerSchema::read(client).await?.is_readable() {
-        return Ok(Vec::new());
-    }
-    let may_read = "select has_table_privilege('pgspate.change', 'select') \
-                and has_table_privilege('pgspate.job', 'select')";
-    if !client.fetch_one(may_read, &[]).await.map_err(failed())?.get::<_, bool>(0) {
+    if !LedgerSchema::read(client).await?.may_read_dropped_keys() {
         return Ok(Vec::new());
     }
     schema::check_version(client).await?;
+    find_dropped_keys(client, table, except).await
+}
+
+/// Reads the dropped keys of a ledger that may be read.
+async fn find_dropped_keys(
+    client: &Client,
+    table: Option<u32>,
+    except: i64,
+) -> Result<Vec<DroppedKeys>> {
+    let failed = || server_error("could not check for dropped keys".to_owned());
+    // Mostly no load of any table has dropped keys.
+    let any = format!("select exists (select from pgspate.change c where {IS_DROPPED})");
+    if !client.fetch_one(&any, &[]).await.map_err(failed())?.get::<_, bool>(0) {
+        return Ok(Vec::new());
+    }
     let sql = format!(
         "select c.job, c.table_oid::regclass::text, c.role::text, j.key, \
                 string_agg(pg_catalog.format('%s \"%s\"', c.kind, c.object), ', ' \
@@ -147,6 +156,35 @@ pub async fn dropped_keys(
 /// connection fails.
 pub async fn check_no_dropped_keys(client: &Client, table: u32) -> Result<()> {
     match dropped_keys(client, Some(table), 0).await?.first() {
+        Some(dropped) => Err(dropped.to_error()),
+        None => Ok(()),
+    }
+}
+
+/// Does the same in a transaction of the caller, in which a ledger of an earlier version cannot be
+/// upgraded. `known` is the ledger, if this session has checked it already.
+///
+/// # Errors
+/// Those of [`check_no_dropped_keys`]. [`ErrorKind::Ledger`] if the ledger has another version.
+pub async fn check_no_dropped_keys_in_transaction(
+    client: &Client,
+    table: u32,
+    known: Option<TrustedLedger>,
+) -> Result<()> {
+    let may_read = match known {
+        Some(ledger) => ledger.may_read_dropped_keys,
+        None => {
+            let may_read = LedgerSchema::read(client).await?.may_read_dropped_keys();
+            if may_read {
+                schema::require_version(client).await?;
+            }
+            may_read
+        }
+    };
+    if !may_read {
+        return Ok(());
+    }
+    match find_dropped_keys(client, Some(table), 0).await?.first() {
         Some(dropped) => Err(dropped.to_error()),
         None => Ok(()),
     }

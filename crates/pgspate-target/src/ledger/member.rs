@@ -9,7 +9,8 @@ use tokio_postgres::Client;
 
 use super::identity::{digest_texts, lock_key};
 use super::job::ledger_error;
-use super::{lock, member_scope, schema, trust};
+use super::trust::{self, TrustedLedger};
+use super::{lock, member_scope, schema};
 use crate::{Error, ErrorKind, Result, TypedParameter, TypedQuery, quote_literal};
 
 /// Creates the tables for fleets.
@@ -190,19 +191,32 @@ impl FleetMember {
         format!("member {} of fleet \"{}\"", self.member, self.fleet)
     }
 
+    /// Returns the ledger that the database has, if the member's rows replace others. Otherwise the
+    /// ledger is not looked up.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Ledger`] if a newer generation of this member is done, or if another role owns
+    /// the fleet. [`ErrorKind::Server`] if the server refuses a query, [`ErrorKind::Connect`] if
+    /// the connection fails.
+    pub async fn check_ledger(&self, client: &Client) -> Result<Option<TrustedLedger>> {
+        if !self.replaces_rows {
+            return Ok(None);
+        }
+        let Some(ledger) = schema::find_ledger(client).await? else { return Ok(None) };
+        self.check_role(client).await?;
+        member_scope::check_not_superseded(client, self, &[self.own_scope()]).await?;
+        Ok(Some(ledger))
+    }
+
     /// Takes one of the slots that all members of the fleet share, if `slots` are limited, and then
     /// the member's lock. The session holds both until it ends. A session that holds no slot holds
     /// no lock either. After any other result than [`MemberEntry::Entered`] the session must be
     /// closed.
     ///
     /// # Errors
-    /// [`ErrorKind::Ledger`] if a newer generation of this member is done. [`ErrorKind::Server`] if
-    /// the server refuses a query, [`ErrorKind::Connect`] if the connection fails.
+    /// [`ErrorKind::Server`] if the server refuses a query. [`ErrorKind::Connect`] if the
+    /// connection fails.
     pub async fn enter(&self, client: &Client, slots: Option<u32>) -> Result<MemberEntry> {
-        if self.replaces_rows && schema::check_exists(client).await? {
-            self.check_role(client).await?;
-            member_scope::check_not_superseded(client, self, &[self.own_scope()]).await?;
-        }
         if let Some(slots) = slots {
             let name = digest_texts(["fleet slot", &self.fleet]);
             if !lock::take_slot(client, &name, slots).await? {
@@ -220,7 +234,8 @@ impl FleetMember {
         lock::lock_holder(client, self.lock_key()).await
     }
 
-    /// Records an attempt of the member. Creates the ledger if it is missing.
+    /// Records an attempt of the member. Creates the ledger if it is missing, unless
+    /// [`FleetMember::check_ledger`] has found it in this session: `has_ledger`.
     ///
     /// # Errors
     /// [`ErrorKind::Ledger`] if another role owns the fleet, or if the generation has another
@@ -230,9 +245,12 @@ impl FleetMember {
         client: &Client,
         target: MemberTarget<'_>,
         waited: std::time::Duration,
+        has_ledger: bool,
     ) -> Result<OpenMember> {
         let refused = |error| schema::with_grant_hint(ledger_error()(error));
-        schema::ensure_ledger(client).await?;
+        if !has_ledger {
+            schema::ensure_ledger(client).await?;
+        }
         if self.extent != ArrayExtent::Some {
             self.record_generation(client, target).await.map_err(refused)?;
         }
@@ -282,31 +300,42 @@ impl FleetMember {
     async fn check_role(&self, client: &Client) -> Result<()> {
         let fleet = &self.fleet;
         let rows = format!("pgspate.fleet where fleet = {}", quote_literal(fleet));
-        let Some(role) = trust::untrusted_role(client, &rows).await? else { return Ok(()) };
-        let message = format!("fleet \"{fleet}\" belongs to role \"{role}\"");
-        Err(Error::new(ErrorKind::Ledger, message)
-            .hint("Run the members as that role, or name another fleet with `--fleet NAME`."))
+        match trust::untrusted_role(client, &rows).await? {
+            Some(role) => Err(self.role_error(&role)),
+            None => Ok(()),
+        }
+    }
+
+    fn role_error(&self, role: &str) -> Error {
+        let message = format!("fleet \"{}\" belongs to role \"{role}\"", self.fleet);
+        Error::new(ErrorKind::Ledger, message)
+            .hint("Run the members as that role, or name another fleet with `--fleet NAME`.")
     }
 
     /// Checks that the fleet belongs to a trusted role, and that this member's options fit its
     /// generation. Returns the generation's first member and the number of its members.
     async fn check_fleet(&self, client: &Client, target: MemberTarget<'_>) -> Result<(i32, i32)> {
-        self.check_role(client).await?;
         let refuse = |message: String, hint: &str| {
             Err(Error::new(ErrorKind::Ledger, message).hint(hint.to_owned()))
         };
         let fleet = &self.fleet;
-        let sql = "select first, members, command, table_name, table_oid from pgspate.fleet \
-                   where fleet = $1 and generation = $2";
+        let sql = format!(
+            "select first, members, command, table_name, table_oid, ({} limit 1) \
+             from pgspate.fleet where fleet = $1 and generation = $2",
+            trust::untrusted_role_sql("pgspate.fleet f where f.fleet = $1")
+        );
         let values: [&dyn TypedParameter; 2] = [fleet, &self.generation];
         let generation = format!("generation {} of fleet \"{fleet}\"", self.generation);
-        let Some(row) = client.fetch_opt(sql, &values).await.map_err(ledger_error())? else {
+        let Some(row) = client.fetch_opt(&sql, &values).await.map_err(ledger_error())? else {
             return refuse(
                 format!("{generation} has not begun, and the indexes of this array have gaps"),
                 "Begin with consecutive indexes: `--array=0-99`, without a step. Any of its members \
                  can run again later.",
             );
         };
+        if let Some(role) = row.get::<_, Option<&str>>(5) {
+            return Err(self.role_error(role));
+        }
         let (first, members): (i32, i32) = (row.get(0), row.get(1));
         let (command, table, oid): (&str, &str, u32) = (row.get(2), row.get(3), row.get(4));
         let is_part = self.extent != ArrayExtent::All

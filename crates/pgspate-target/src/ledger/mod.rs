@@ -42,7 +42,8 @@ pub use change::{
     outstanding_changes, record_changes,
 };
 pub use dropped_keys::{
-    DroppedKeys, check_no_dropped_keys, dropped_keys, is_refused_for_dropped_keys, other_writer,
+    DroppedKeys, check_no_dropped_keys, check_no_dropped_keys_in_transaction, dropped_keys,
+    is_refused_for_dropped_keys, other_writer,
 };
 pub use emptied::record_emptied_sql;
 pub use fleet_end::{abandoned_fleet_jobs, drop_stage, fence_off, keeps_committed_parts};
@@ -85,6 +86,7 @@ pub use stream::{
     find_stream_of_files, forget_stream, hold_stream, list_streams, open_stream,
     read_stream_position,
 };
+pub use trust::TrustedLedger;
 pub use unlogged::{
     bind_stream, check_stream_not_emptied, is_emptied_by_crash, missing_chunks_error,
     restart_emptied_job,

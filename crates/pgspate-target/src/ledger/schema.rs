@@ -4,7 +4,7 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::policies::{self, FILE_POLICIES, POLICIES, STREAM_POLICIES};
-use super::trust::LedgerSchema;
+use super::trust::{LedgerSchema, TrustedLedger};
 use super::{fleet_job, member, request, unlogged};
 use crate::{Error, ErrorKind, Result, TypedQuery, server_error};
 use pgspate_base::Secret;
@@ -183,10 +183,20 @@ create table pgspate.dead_letter (
 /// [`ErrorKind::Ledger`] if the version is unsupported, or if the schema is not trusted or not a
 /// ledger. [`ErrorKind::Server`] if the ledger cannot be read or upgraded.
 pub(super) async fn check_exists(client: &Client) -> Result<bool> {
-    if !ledger_exists(client).await? {
-        return Ok(false);
+    find_ledger(client).await.map(|found| found.is_some())
+}
+
+/// Returns the ledger, if the database has one. Upgrades a ledger of an earlier version.
+///
+/// # Errors
+/// The errors of [`check_exists`].
+pub(super) async fn find_ledger(client: &Client) -> Result<Option<TrustedLedger>> {
+    let schema = LedgerSchema::read(client).await?;
+    if !schema.has_table("version")? {
+        return Ok(None);
     }
-    check_version(client).await.map(|()| true)
+    check_version(client).await?;
+    Ok(Some(TrustedLedger { may_read_dropped_keys: schema.may_read_dropped_keys() }))
 }
 
 /// Returns whether the database has a ledger of any version.
@@ -204,21 +214,43 @@ pub async fn ledger_exists(client: &Client) -> Result<bool> {
 /// [`ErrorKind::Ledger`] if the version is unsupported. [`ErrorKind::Server`] if the ledger cannot
 /// be read or upgraded.
 pub(super) async fn check_version(client: &Client) -> Result<()> {
+    match read_version(client).await? {
+        Some(VERSION) => Ok(()),
+        Some(found @ 1..VERSION) => upgrade(client, found).await,
+        found => Err(version_error(found)
+            .hint("Another version of pgspate created the ledger. Use that version.")),
+    }
+}
+
+/// Checks that the ledger has this version. Does not upgrade it, because the caller has begun a
+/// transaction.
+///
+/// # Errors
+/// [`ErrorKind::Ledger`] if the version is another one. [`ErrorKind::Server`] if the ledger cannot
+/// be read.
+pub(super) async fn require_version(client: &Client) -> Result<()> {
+    match read_version(client).await? {
+        Some(VERSION) => Ok(()),
+        found => Err(version_error(found)
+            .hint("Another version of pgspate created the ledger meanwhile. Try again.")),
+    }
+}
+
+async fn read_version(client: &Client) -> Result<Option<i32>> {
     let failed = server_error("could not look up the ledger in schema \"pgspate\"".to_owned());
     let version = client.fetch_opt("select version from pgspate.version", &[]).await;
     let version = version.map_err(|error| with_grant_hint(failed(error)))?;
-    match version.map(|row| row.get::<_, i32>(0)) {
-        Some(VERSION) => Ok(()),
-        Some(found @ 1..VERSION) => upgrade(client, found).await,
-        found => {
-            let message = match found {
-                Some(found) => format!("the ledger's version is {found}, expected {VERSION}"),
-                None => format!("the ledger records no version, expected {VERSION}"),
-            };
-            Err(Error::new(ErrorKind::Ledger, message)
-                .hint("Another version of pgspate created the ledger. Use that version."))
-        }
-    }
+    Ok(version.map(|row| row.get(0)))
+}
+
+fn version_error(found: Option<i32>) -> Error {
+    Error::new(
+        ErrorKind::Ledger,
+        match found {
+            Some(found) => format!("the ledger's version is {found}, expected {VERSION}"),
+            None => format!("the ledger records no version, expected {VERSION}"),
+        },
+    )
 }
 
 /// Upgrades a ledger of an earlier version.

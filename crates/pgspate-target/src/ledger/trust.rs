@@ -11,7 +11,6 @@
 
 use tokio_postgres::Client;
 
-use super::policies;
 use crate::{Error, ErrorKind, Result, TypedQuery, is_trusted_sql, server_error};
 
 /// Returns a condition: the role in a ledger row's column `role` is trusted.
@@ -27,18 +26,22 @@ pub(super) fn is_role_trusted_sql() -> String {
 /// [`ErrorKind::Server`] if the ledger cannot be read.
 pub(super) async fn untrusted_role(client: &Client, row: &str) -> Result<Option<String>> {
     let failed = server_error("could not read the ledger, schema \"pgspate\"".to_owned());
-    let sql = format!(
-        "select role::text from {row} and not ({} and {})",
-        is_role_trusted_sql(),
-        policies::IS_OURS
-    );
-    let found = client.fetch_opt(&sql, &[]).await.map_err(failed)?;
+    let found = client.fetch_opt(&untrusted_role_sql(row), &[]).await.map_err(failed)?;
     Ok(found.map(|row| row.get(0)))
+}
+
+/// Returns the query of [`untrusted_role`].
+pub(super) fn untrusted_role_sql(row: &str) -> String {
+    format!(
+        "select role::text from {row} and not exists (select from pg_roles r \
+             where r.rolname = role and pg_has_role(r.oid, 'member') and {})",
+        is_trusted_sql("r.oid")
+    )
 }
 
 /// Columns: 0 whether the schema exists, 1 whether the role may use the schema, 2 names of its
 /// relations except indexes, 3 the first untrusted object, 4 that object's owner. Columns 3 and 4
-/// are NULL if everything is trusted.
+/// are NULL if everything is trusted. Column 5 has the names of tables that the role may read.
 const SCHEMA_QUERY: &str = "\
 with schema as (select oid, nspowner from pg_namespace where nspname = 'pgspate'),
 relation as (select c.* from pg_class c join schema s on s.oid = c.relnamespace),
@@ -77,7 +80,9 @@ untrusted as (
 select exists (select from schema),
        coalesce((select has_schema_privilege(oid, 'usage') from schema), false),
        array(select relname::text from relation where relkind <> 'i'),
-       (select what from untrusted), (select owner from untrusted)";
+       (select what from untrusted), (select owner from untrusted),
+       array(select relname::text from relation
+             where relkind = 'r' and has_table_privilege(oid, 'select'))";
 
 /// The ledger's schema, as the catalog describes it.
 #[derive(Debug, Clone, Default)]
@@ -87,6 +92,15 @@ pub(crate) struct LedgerSchema {
     relations: Vec<String>,
     /// The first untrusted object and its owner.
     untrusted: Option<(String, String)>,
+    /// The tables that the current role may read.
+    readable: Vec<String>,
+}
+
+/// A ledger that a session has found, and has checked that it is trusted and of this version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TrustedLedger {
+    /// Whether the role may read which keys are dropped.
+    pub(super) may_read_dropped_keys: bool,
 }
 
 impl LedgerSchema {
@@ -105,6 +119,7 @@ impl LedgerSchema {
             may_use: row.get(1),
             relations: row.get(2),
             untrusted: untrusted.map(|object| (object, row.get(4))),
+            readable: row.get(5),
         })
     }
 
@@ -120,6 +135,12 @@ impl LedgerSchema {
     /// Returns whether the ledger can be read, for callers that can also work without it.
     pub(super) fn is_readable(&self) -> bool {
         self.may_use && matches!(self.has_table("version"), Ok(true))
+    }
+
+    /// Returns whether the role may read which keys are dropped.
+    pub(super) fn may_read_dropped_keys(&self) -> bool {
+        let may_read = |table: &str| self.readable.iter().any(|name| name == table);
+        self.is_readable() && may_read("change") && may_read("job")
     }
 
     /// Refuses a schema that is not trusted, or is not a ledger.

@@ -53,10 +53,10 @@ impl TimeoutScope {
     /// `lock_timeout` can interrupt a statement. Settings that a server version lacks are skipped.
     pub fn disable_sql(self) -> String {
         format!(
-            "select pg_catalog.set_config(name, '0', {}) from pg_catalog.pg_settings
-             where name operator(pg_catalog.=) any (array[
+            "select pg_catalog.set_config(name, '0', {}) from pg_catalog.unnest(array[
                  'statement_timeout', 'transaction_timeout', 'idle_session_timeout',
-                 'idle_in_transaction_session_timeout', 'exit_on_error'])",
+                 'idle_in_transaction_session_timeout', 'exit_on_error']) as name
+             where pg_catalog.current_setting(name, true) is not null",
             self == TimeoutScope::Transaction
         )
     }

@@ -73,9 +73,10 @@ pub(super) async fn commit_lanes(job: &CopyJob, lanes: &[FinishedLane]) -> Resul
         let is_last = index + 1 == sessions.len();
         // If the reply to a commit is lost, the ledger tells whether the commit happened. Without a
         // ledger, the server is asked about the transaction id.
-        let xact = match &job.ledger {
-            Some(_) => None,
-            None => read_transaction(&session.connection).await?,
+        // A stage is lost with its session.
+        let xact = match (&job.ledger, &job.destination) {
+            (None, Destination::Table { .. }) => read_transaction(&session.connection).await?,
+            _ => None,
         };
         let sql = match is_last {
             _ if job.setup.commits_across_nodes => COMMIT_ACROSS_NODES,

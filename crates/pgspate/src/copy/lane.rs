@@ -55,7 +55,7 @@ struct RunningSession {
     sender: mpsc::Sender<LaneMessage>,
     confirmed: Arc<ConfirmedTally>,
     /// The task that sends rows. The task returns the connection, or the failure.
-    task: JoinHandle<Result<Connection, Box<LaneFailure>>>,
+    task: JoinHandle<Result<Arc<Connection>, Box<LaneFailure>>>,
 }
 
 /// A lane and its sessions, including those opened after a lost connection.

@@ -272,7 +272,7 @@ pub struct StageSeconds {
 /// A session of a lane, with the number of rows that it wrote.
 pub struct LaneSession {
     /// The session's connection.
-    pub connection: Connection,
+    pub connection: Arc<Connection>,
     /// Rows that the server reported as written.
     pub rows_written: u64,
 }

@@ -35,7 +35,7 @@ pub(crate) struct AttemptRejects {
 /// error of the input or of the connection.
 pub(crate) fn run_rejecting(
     job: &CopyJob,
-    connection: Connection,
+    connection: Arc<Connection>,
     mut cutter: Box<dyn Cutter>,
     rejects: AttemptRejects,
     progress: &CopyProgress,

@@ -65,6 +65,9 @@ pub(crate) struct CopySetup {
     pub(crate) lock_key: Option<i64>,
     /// Whether a transaction may commit on several servers. Then each commit waits for the disk.
     pub(crate) commits_across_nodes: bool,
+    /// Whether the session has other work, too. Then the user's search path and commits that do not
+    /// wait for the disk hold for the transaction of the copy alone.
+    pub(crate) has_other_work: bool,
 }
 
 impl SessionQuery for CopySetup {
@@ -89,7 +92,7 @@ impl SessionQuery for CopySetup {
 
 /// A session with its settings and prepared COPY statements.
 pub(crate) struct ReadySession {
-    pub(crate) connection: Connection,
+    pub(crate) connection: Arc<Connection>,
     pub(crate) text: Statement,
     pub(crate) binary: Statement,
 }
@@ -104,7 +107,7 @@ impl ReadySession {
         let (connection, statements) = dsn.connect_and_query(application_name, setup).await?;
         opener.create_stage(&connection).await?;
         let (text, binary) = statements?;
-        Ok(ReadySession { connection, text, binary })
+        Ok(ReadySession { connection: Arc::new(connection), text, binary })
     }
 
     /// Prepares an open connection.
@@ -112,7 +115,7 @@ impl ReadySession {
     /// # Errors
     /// If the server refuses a setting or a statement.
     pub(crate) async fn of_connection(
-        connection: Connection,
+        connection: Arc<Connection>,
         setup: &CopySetup,
     ) -> Result<ReadySession> {
         let (text, binary) = setup.run(&connection.client).await?;
@@ -129,6 +132,9 @@ impl CopySetup {
     /// one server would lose the ledger's row alone, and the rows would be loaded twice. There each
     /// commit waits, even if the role's default is `off`.
     pub(super) fn session_settings_sql(&self) -> String {
+        if self.has_other_work {
+            return self.limits.session_sql();
+        }
         let commits = match self.commits_across_nodes {
             true => {
                 "select set_config('synchronous_commit', 'on', false) \
@@ -137,6 +143,16 @@ impl CopySetup {
             false => "set synchronous_commit = off",
         };
         format!("{commits}; {}; {}", self.limits.session_sql(), users_path_sql(false))
+    }
+
+    /// Returns `begin`, followed by the settings that hold for this transaction alone.
+    pub(super) fn begin_sql(&self, begin: &str) -> String {
+        match self.has_other_work {
+            true => {
+                format!("{begin}; set local synchronous_commit = off; {}", users_path_sql(true))
+            }
+            false => begin.to_owned(),
+        }
     }
 }
 

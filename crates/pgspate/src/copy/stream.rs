@@ -50,11 +50,11 @@ pub(super) struct LaneTally {
 
 /// A lane's connection, and the state of its COPY.
 pub(super) struct LaneStream {
-    connection: Connection,
+    connection: Arc<Connection>,
     binary: Statement,
     text: Statement,
     /// The statement that begins the first transaction; `None` once the statement was sent.
-    begin_sql: Option<&'static str>,
+    begin_sql: Option<String>,
     one_statement: bool,
     may_skip_rows: bool,
     commit: Commit,
@@ -126,11 +126,11 @@ impl LaneStream {
         // committed while COPY waited for the table, and so need read committed, too. If there is
         // neither, and only one lane, the role's default isolation level applies.
         let is_plain = has_one_lane && job.sql_before().is_none() && job.ledger.is_none();
-        let begin = if is_plain { "begin" } else { BEGIN_READ_COMMITTED };
+        let begin = job.setup.begin_sql(if is_plain { "begin" } else { BEGIN_READ_COMMITTED });
         if let Some(before) = job.sql_before() {
             let (begun, prepared) = tokio::join!(
                 biased;
-                connection.client.batch_execute(begin),
+                connection.client.batch_execute(&begin),
                 surrounding::run_before(&connection, &job.destination, before)
             );
             begun.map_err(server_error("could not prepare a session to copy".to_owned()))?;
@@ -169,7 +169,7 @@ impl LaneStream {
     pub(super) async fn serve(
         mut self,
         messages: Receiver<LaneMessage>,
-    ) -> Result<Connection, Box<LaneFailure>> {
+    ) -> Result<Arc<Connection>, Box<LaneFailure>> {
         let sent = self.send_all(messages).await;
         // A COPY is still open only if the load ended early. Dropping the sink aborts the COPY.
         drop((self.open_copy.take(), self.ending_copy.take()));
@@ -225,7 +225,7 @@ impl LaneStream {
         let client = &self.connection.client;
         let start = async {
             match begin {
-                Some(begin) => client.batch_execute(begin).await,
+                Some(begin) => client.batch_execute(&begin).await,
                 None => Ok(()),
             }
         };
@@ -255,7 +255,7 @@ impl LaneStream {
         self.end_pending().await?;
         if let Some(begin) = self.begin_sql.take() {
             // A chunk without rows also needs a row in the ledger, and therefore a transaction.
-            let begun = self.connection.client.batch_execute(begin).await;
+            let begun = self.connection.client.batch_execute(&begin).await;
             let chunk = self.chunk.clone();
             begun.map_err(|error| CopyFault { error, mode: EncodeMode::Text, chunk })?;
         }

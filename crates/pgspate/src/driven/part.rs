@@ -154,9 +154,7 @@ impl Attempt<'_> {
             ..copy.job(make_encoder, destination)
         };
         // The connection that has read the table writes the rows, too.
-        let Some(connection) = Arc::into_inner(control_session.connection) else {
-            return Err(Error::new(ErrorKind::Bug, "the connection of the attempt is in use"));
-        };
+        let connection = control_session.connection;
         let cutter = reading.cutter(plan, watch);
         let explain = |error| self.explain_failure(table, plan, error);
         let columns = plan.columns.iter().map(|it| it.name.clone()).collect();

@@ -9,9 +9,10 @@
 use std::time::{Duration, Instant};
 
 use pgspate_target::connect::{Connection, Dsn};
-use pgspate_target::ledger::{FleetMember, MemberEntry};
+use pgspate_target::ledger::{FleetMember, MemberEntry, MemberTarget, OpenMember, TrustedLedger};
 use pgspate_target::session::{ReconnectBackoff, WaitLimits};
 use tokio::runtime::Handle;
+use tokio_postgres::Client;
 
 use crate::{Error, ErrorKind, Result};
 
@@ -30,16 +31,35 @@ pub(crate) struct FleetEntry {
     slots: Option<u32>,
     /// How long the member has waited for a slot.
     waited: Duration,
+    /// The ledger that the member's session has found and trusts.
+    ledger: Option<TrustedLedger>,
 }
 
 impl FleetEntry {
     pub(super) fn new(member: FleetMember, slots: Option<u32>) -> FleetEntry {
-        FleetEntry { member, slots, waited: Duration::ZERO }
+        FleetEntry { member, slots, waited: Duration::ZERO, ledger: None }
     }
 
     /// Returns how long the member has waited for a slot.
     pub(crate) fn waited(&self) -> Duration {
         self.waited
+    }
+
+    /// Returns the ledger that the member's session has found and trusts.
+    pub(crate) fn ledger(&self) -> Option<TrustedLedger> {
+        self.ledger
+    }
+
+    /// Records an attempt of the member, in the member's session.
+    ///
+    /// # Errors
+    /// The errors of [`FleetMember::open`].
+    pub(crate) async fn open(
+        &self,
+        client: &Client,
+        target: MemberTarget<'_>,
+    ) -> Result<OpenMember> {
+        self.member.open(client, target, self.waited, self.ledger.is_some()).await
     }
 
     /// Opens a session that holds the member's lock and a slot. Blocks until there is one.
@@ -85,18 +105,24 @@ impl FleetEntry {
         }
     }
 
-    async fn try_connect(&self, dsn: &Dsn) -> Result<(Connection, MemberEntry)> {
+    async fn try_connect(&mut self, dsn: &Dsn) -> Result<(Connection, MemberEntry)> {
         let connection = dsn.connect("pgspate fleet").await?;
-        let entry = self.member.enter(&connection.client, self.slots).await?;
+        let entry = self.enter(&connection).await?;
         Ok((connection, entry))
+    }
+
+    async fn enter(&mut self, connection: &Connection) -> Result<MemberEntry> {
+        let client = &connection.client;
+        self.ledger = self.member.check_ledger(client).await?;
+        self.member.enter(client, self.slots).await
     }
 
     /// Takes the member's lock and a slot in a new session, after the member's session was lost.
     ///
     /// # Errors
     /// [`ErrorKind::Connect`], which is retryable, if the lock or a slot is not free yet.
-    pub(crate) async fn enter_again(&self, connection: &Connection) -> Result<()> {
-        match self.member.enter(&connection.client, self.slots).await? {
+    pub(crate) async fn enter_again(&mut self, connection: &Connection) -> Result<()> {
+        match self.enter(connection).await? {
             MemberEntry::Entered => Ok(()),
             MemberEntry::NoSlot | MemberEntry::Occupied => {
                 let message = format!("{} waits for its lock or for a slot", self.member.name());

@@ -43,7 +43,7 @@ impl ControlSession {
         // The lost session's backend may still hold the job's lock. It may also have an open
         // transaction in which it created the table.
         self.runtime.block_on(connection.terminate_lost_backend(lost_pid));
-        if let Some(fleet) = &self.fleet {
+        if let Some(fleet) = &mut self.fleet {
             self.runtime.block_on(fleet.enter_again(&connection))?;
         }
         self.connection = connection.into();

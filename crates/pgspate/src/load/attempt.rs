@@ -221,6 +221,7 @@ impl Load {
             limits: self.options.limits,
             lock_key: self.job.lock_key(),
             commits_across_nodes: self.table.commits_across_nodes,
+            has_other_work: false,
         }
     }
 

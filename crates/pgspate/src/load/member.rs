@@ -96,7 +96,7 @@ impl Load {
         let (table, oid) = (self.table.sql_name.clone(), self.table.oid);
         let opened = self.job.with_client_and_retry(&watch.copy, async |client: &Client| {
             let target = MemberTarget { command: "load", table: &table, table_oid: oid };
-            let opened = entry.member.open(client, target, entry.waited()).await?;
+            let opened = entry.open(client, target).await?;
             opened.claim_scopes(client, &scopes).await?;
             if let Some(counts) = loaded.filter(|_| !opened.was_done) {
                 opened.finish(client, &counts).await?;

@@ -13,7 +13,9 @@ use super::{
 use crate::copy::{EarlySession, Lanes};
 use crate::job::JobSession;
 use crate::plan::{LoadPlan, PlanRequest};
-use crate::reading::{Survey, check_constants, is_lock_error, name_lock_holder, parse_name};
+use crate::reading::{
+    LoadFacts, Survey, check_constants, is_lock_error, name_lock_holder, parse_name,
+};
 use crate::{Error, ErrorKind, Result, care};
 use pgspate_target::connect::Dsn;
 use pgspate_target::ledger::{self, LedgerState, WrittenChunks};
@@ -108,16 +110,11 @@ fn inspect(mut options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load
     options.new_table.check_use(options.create, options.reading.rows.add_columns)?;
     let (fleet, tending) = member::prepare(&mut options)?;
     let (table, limits) = (options.table.as_deref(), options.limits);
-    let Survey {
-        control_session,
-        mut reading,
-        session,
-        name,
-        table,
-        mut rows,
-        free_connections,
-        has_ledger,
-    } = Survey::take(&options.reading, table, limits, dsn, fleet, runtime)?;
+    let Survey { control_session, mut reading, session, name, table, mut rows, load_facts } =
+        Survey::take(&options.reading, table, limits, dsn, fleet, true, runtime)?;
+    let Some(LoadFacts { free_connections, has_ledger }) = load_facts else {
+        return Err(Error::new(ErrorKind::Bug, "the survey has no facts for a load"));
+    };
     reading.name_columns(&options.new_table.types);
     let connection = &control_session.connection;
     let (mut table, new_table) = match table {

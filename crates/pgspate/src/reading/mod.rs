@@ -33,7 +33,8 @@ pub use sample::SAMPLE_BYTES;
 pub use sniff_inputs::{dialect, read_schema};
 pub(crate) use stage_copy::StageCopy;
 pub(crate) use survey::{
-    Survey, is_lock_error, missing_table_error, name_lock_holder, parse_name, sniff_inputs,
+    LoadFacts, Survey, is_lock_error, missing_table_error, name_lock_holder, parse_name,
+    sniff_inputs,
 };
 pub use watch::LoadWatch;
 

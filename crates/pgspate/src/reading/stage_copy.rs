@@ -40,6 +40,7 @@ impl StageCopy<'_> {
                 limits,
                 lock_key: None,
                 commits_across_nodes: table.commits_across_nodes,
+                has_other_work: false,
             },
             mode: plan.mode,
             one_statement: false,

@@ -34,6 +34,12 @@ pub(crate) struct Survey {
     pub(crate) table: Option<TargetTable>,
     /// The user's options for rows. The encoding may come from PGCLIENTENCODING.
     pub(crate) rows: RowRequest,
+    /// The facts that only a load needs; `None` if they were not asked for.
+    pub(crate) load_facts: Option<LoadFacts>,
+}
+
+/// What only a load needs to know of the server.
+pub(crate) struct LoadFacts {
     /// The number of connections that the server can still accept.
     pub(crate) free_connections: Result<i64>,
     /// Whether the database has a ledger.
@@ -44,8 +50,8 @@ pub(crate) struct Survey {
 const STREAM_BYTES_FIRST: usize = 64 << 20;
 
 impl Survey {
-    /// Reads the first bytes of the inputs, connects to the server and looks up the table. Blocks
-    /// the calling thread.
+    /// Reads the first bytes of the inputs, connects to the server and looks up the table. Reads
+    /// [`LoadFacts`], too, if the survey is for a load. Blocks the calling thread.
     ///
     /// # Errors
     /// [`ErrorKind::Source`] or [`ErrorKind::Format`] if an input cannot be read or its format is
@@ -58,12 +64,14 @@ impl Survey {
         limits: WaitLimits,
         dsn: Dsn,
         mut fleet: Option<FleetEntry>,
+        is_for_load: bool,
         runtime: &Handle,
     ) -> Result<Survey> {
         let dsn = dsn.with_stall_timeout(limits.stall_timeout);
         let (inputs, skipped) = resolve_inputs(options, runtime)?;
         let name = table_name(table, &inputs);
-        let query = SurveyQuery { table: &name, lock_timeout: FIRST_LOCK_TIMEOUT };
+        let lock_timeout = FIRST_LOCK_TIMEOUT;
+        let query = SurveyQuery { table: &name, lock_timeout, is_for_load };
         let (connection, answer) = match &mut fleet {
             None => runtime.block_on(dsn.connect_and_query("pgspate load", &query))?,
             Some(fleet) => {
@@ -94,7 +102,8 @@ impl Survey {
         runtime: &Handle,
     ) -> Result<Survey> {
         let inputs = resolve_inputs(options, runtime)?;
-        let query = SurveyQuery { table, lock_timeout: FIRST_LOCK_TIMEOUT };
+        let lock_timeout = FIRST_LOCK_TIMEOUT;
+        let query = SurveyQuery { table, lock_timeout, is_for_load: false };
         let answer = runtime.block_on(query.run(&connection.client));
         let (runtime, connection) = (runtime.clone(), connection.into());
         let (connection_was_lost, fleet) = (false, None);
@@ -112,23 +121,16 @@ impl Survey {
     ) -> Result<Survey> {
         let ControlSession { runtime, connection, limits, .. } = &control_session;
         if answer.table.as_ref().is_err_and(is_lock_error) {
-            answer = runtime.block_on(query_again(&connection.client, &name, limits));
+            let is_for_load = answer.load_facts.is_some();
+            let again = query_again(&connection.client, &name, limits, is_for_load);
+            answer = runtime.block_on(again);
         }
-        let SurveyAnswer { session, table, free_connections, has_ledger } = answer;
+        let SurveyAnswer { session, table, load_facts } = answer;
         let (session, table) = (session?, table.map_err(invalid_name_error)?);
         table.as_ref().map_or(Ok(()), TargetTable::check_is_user_schema)?;
         let (mut reading, rows) = sniff_inputs(inputs, table.as_ref(), options, &control_session)?;
         reading.note_skipped(skipped_note(&skipped));
-        Ok(Survey {
-            control_session,
-            reading,
-            session,
-            name,
-            table,
-            rows,
-            free_connections,
-            has_ledger,
-        })
+        Ok(Survey { control_session, reading, session, name, table, rows, load_facts })
     }
 }
 
@@ -215,14 +217,15 @@ struct SurveyQuery<'a> {
     table: &'a str,
     /// How long to wait for locks, as an SQL literal.
     lock_timeout: &'a str,
+    /// Whether a load asks, which needs [`LoadFacts`].
+    is_for_load: bool,
 }
 
 /// The results of a [`SurveyQuery`].
 struct SurveyAnswer {
     session: Result<SessionSettings>,
     table: Result<Option<TargetTable>>,
-    free_connections: Result<i64>,
-    has_ledger: Result<bool>,
+    load_facts: Option<LoadFacts>,
 }
 
 /// The lock timeout of the first try. Looking up a table locks its partitions. The first try is
@@ -240,23 +243,39 @@ impl SessionQuery for SurveyQuery<'_> {
             begin_pinned_sql(),
             self.lock_timeout
         );
-        let (_, session, table, free_connections, has_ledger, _) = tokio::join!(
+        let load_facts = async {
+            if !self.is_for_load {
+                return None;
+            }
+            let (free_connections, has_ledger) = tokio::join!(
+                biased;
+                count_free_connections(client),
+                ledger::ledger_exists(client)
+            );
+            Some(LoadFacts { free_connections, has_ledger })
+        };
+        let (_, session, table, load_facts, _) = tokio::join!(
             biased;
             client.batch_execute(&begin),
             read_session(client),
             TargetTable::read(client, self.table),
-            count_free_connections(client),
-            ledger::ledger_exists(client),
+            load_facts,
             client.batch_execute("rollback")
         );
-        SurveyAnswer { session, table, free_connections, has_ledger }
+        SurveyAnswer { session, table, load_facts }
     }
 }
 
 /// Sends the queries again, and waits for locks as long as `--lock-timeout` allows.
-async fn query_again(client: &Client, table: &str, limits: &WaitLimits) -> SurveyAnswer {
+async fn query_again(
+    client: &Client,
+    table: &str,
+    limits: &WaitLimits,
+    is_for_load: bool,
+) -> SurveyAnswer {
     let lock_timeout = limits.lock_timeout_millis().to_string();
-    let mut answer = SurveyQuery { table, lock_timeout: &lock_timeout }.run(client).await;
+    let query = SurveyQuery { table, lock_timeout: &lock_timeout, is_for_load };
+    let mut answer = query.run(client).await;
     answer.table = match answer.table {
         Err(error) if is_lock_error(&error) => {
             let table = TargetTable::find_oid(client, table).await.ok().flatten();

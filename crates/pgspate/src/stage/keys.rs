@@ -27,6 +27,11 @@ const NONDETERMINISTIC_SQL: &str = "\
 select a.attname::text from pg_attribute a join pg_collation c on c.oid = a.attcollation
 where a.attrelid = $1 and a.attnum > 0 and not a.attisdropped and not c.collisdeterministic";
 
+/// Oids of built-in types with [`EQUALS`] as the default equality operator and without a collation:
+/// bool, bytea, integers, oid, floats, dates, times, timestamps, interval, numeric, uuid.
+const PLAIN_TYPES: [u32; 16] =
+    [16, 17, 20, 21, 23, 26, 700, 701, 1082, 1083, 1114, 1184, 1186, 1266, 1700, 2950];
+
 /// The built-in equality operator, which also compares arrays, enums, ranges and rows.
 pub(crate) const EQUALS: &str = "operator(pg_catalog.=)";
 
@@ -59,7 +64,15 @@ pub(crate) async fn nondeterministic_columns(
     client: &Client,
     table: &TargetTable,
 ) -> Result<Vec<String>> {
+    if has_plain_types(table) {
+        return Ok(Vec::new());
+    }
     fetch_names(client, NONDETERMINISTIC_SQL, table).await
+}
+
+/// Returns whether all columns have types whose equality needs no lookup.
+fn has_plain_types(table: &TargetTable) -> bool {
+    table.columns.iter().all(|column| PLAIN_TYPES.contains(&column.ty.oid))
 }
 
 /// Runs a query of this file, and returns the column names of its result.
@@ -75,6 +88,10 @@ pub(crate) async fn equality_operators(
     client: &Client,
     table: &TargetTable,
 ) -> Result<HashMap<String, String>> {
+    if has_plain_types(table) {
+        let names = table.columns.iter().map(|column| column.name.clone());
+        return Ok(names.map(|name| (name, EQUALS.to_owned())).collect());
+    }
     let failed = server_error(format!("could not look up the types of {}", table.sql_name));
     let rows = client.fetch_all(OPERATORS_SQL, &[&table.oid]).await.map_err(failed)?;
     Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())

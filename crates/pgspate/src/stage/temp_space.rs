@@ -16,7 +16,8 @@ const HASH_MEMORY_BYTES: u64 = 512 << 20;
 /// Query for the limits. Columns: `temp_file_limit` in KiB; the folder of temporary tables, if
 /// there is only one; the bytes of the table with its partitions.
 const LIMITS_SQL: &str = "\
-select (select setting::int8 from pg_settings where name = 'temp_file_limit'),
+select case current_setting('temp_file_limit') when '-1' then -1
+       else pg_size_bytes(current_setting('temp_file_limit')) / 1024 end,
        case cardinality(places.names)
        when 0 then coalesce(
            (select nullif(pg_tablespace_location(dattablespace), '') from pg_database
@@ -42,7 +43,7 @@ pub(crate) struct TempSpace {
     /// server on another machine.
     free_bytes: Option<u64>,
     /// Bytes of the table with its partitions.
-    table_bytes: u64,
+    pub(crate) table_bytes: u64,
 }
 
 impl TempSpace {

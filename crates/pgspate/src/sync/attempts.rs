@@ -1,12 +1,14 @@
 //! Attempts to compare and write, after the rows are staged: one transaction for each session, or
 //! several for a single session.
 
+use std::mem;
+
 use futures_util::future::join_all;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::refusal::SyncRefusal;
-use super::report::{AdviceFacts, advice};
+use super::report::{AdviceFacts, advice, may_be_advised};
 use super::session_part::{self, count_at};
 use super::statements::Scope;
 use super::transactions::{self, CommittedTransactions};
@@ -16,7 +18,6 @@ use crate::numbers::counted;
 use crate::reading::LoadWatch;
 use crate::{Error, Result, stage};
 use pgspate_target::connect::Connection;
-use pgspate_target::ledger::check_no_dropped_keys;
 use pgspate_target::measure::{self, Measurement};
 use pgspate_target::{TypedQuery, UPDATES_PER_VACUUM, server_error};
 
@@ -27,15 +28,15 @@ const ADVICE_FACTS_SQL: &str = "\
 select coalesce((select option_value::int from pg_class c, pg_options_to_table(c.reloptions)
                  where c.oid = $1::oid and option_name = 'fillfactor'), 100),
        array(select i.indexrelid::regclass::text
-             from pg_index i join pg_stat_user_indexes s on s.indexrelid = i.indexrelid
-             where i.indrelid = $1 and s.idx_scan = 0 and not i.indisunique
+             from pg_index i join pg_class c on c.oid = i.indrelid and c.relkind in ('r', 'm')
+             where i.indrelid = $1 and pg_stat_get_numscans(i.indexrelid) = 0 and not i.indisunique
                and i.indkey::int2[] operator(pg_catalog.&&) array(select attnum from pg_attribute
                                             where attrelid = $1 and attname = any($2))
              order by 1),
        array(select pg_catalog.array_to_string(array(select a.attname from pg_attribute a
                                           where a.attrelid = $1 and a.attnum = any(i.indkey)), ', ')
-             from pg_index i join pg_stat_user_indexes s on s.indexrelid = i.indexrelid
-             where i.indrelid = $1 and s.idx_scan = 0 and not i.indisunique
+             from pg_index i join pg_class c on c.oid = i.indrelid and c.relkind in ('r', 'm')
+             where i.indrelid = $1 and pg_stat_get_numscans(i.indexrelid) = 0 and not i.indisunique
                and i.indkey::int2[] operator(pg_catalog.&&) array(select attnum from pg_attribute
                                             where attrelid = $1 and attname = any($2))
              order by i.indexrelid::regclass::text),
@@ -135,9 +136,6 @@ impl<'a> SyncAttempts<'a> {
     /// Compares, checks `--max-delete`, and writes unless this is a check.
     async fn compare_and_write(&mut self) -> Result<SyncReport> {
         let (sync, sessions) = (self.sync, self.sessions);
-        if !sync.options.is_check {
-            check_no_dropped_keys(&sync.staging.control().client, sync.staging.table.oid).await?;
-        }
         let left: Vec<usize> =
             (0..sessions.len()).filter(|nth| self.done[*nth].is_none()).collect();
         self.watch.copy.set_phase(Some("comparing".to_owned()));
@@ -151,7 +149,7 @@ impl<'a> SyncAttempts<'a> {
         check_max_delete(sync, &all)?;
         let differences = counted(all.inserted + all.updated + all.deleted, "difference");
         self.watch.copy.set_phase(Some(format!("writing {differences}")));
-        self.has_begun = true;
+        let has_written = mem::replace(&mut self.has_begun, true);
         match &sync.split {
             Some(_) => {
                 transactions::write_differences(
@@ -164,20 +162,25 @@ impl<'a> SyncAttempts<'a> {
                 let written = self.committed.written.clone();
                 self.done[0] = Some(SyncReport { rows_in: found[0].rows_in, ..written });
             }
-            None => self.write(&left, found).await?,
+            None => self.write(&left, found, has_written).await?,
         }
         let all: Vec<SyncReport> = self.done.iter_mut().filter_map(Option::take).collect();
         self.report(&all).await
     }
 
     /// Writes the differences of the sessions with the indexes `left`, which have not committed
-    /// yet.
-    async fn write(&mut self, left: &[usize], found: Vec<SyncReport>) -> Result<()> {
+    /// yet. `has_written` says whether an earlier attempt may have written rows in them.
+    async fn write(
+        &mut self,
+        left: &[usize],
+        found: Vec<SyncReport>,
+        has_written: bool,
+    ) -> Result<()> {
         let (sync, sessions) = (self.sync, self.sessions);
         let statements = sync.build_statements();
         let writing = left.iter().zip(found);
         let writing = writing.map(|(nth, found)| {
-            session_part::write_differences(&sessions[*nth], sync, &statements, found)
+            session_part::write_differences(&sessions[*nth], sync, &statements, found, has_written)
         });
         let mut failure: Option<Error> = None;
         for (nth, written) in left.iter().zip(join_all(writing).await) {
@@ -239,21 +242,28 @@ impl<'a> SyncAttempts<'a> {
             let measured = Measurement::take(&first.client, &table).await.since(before);
             report.set_measured(measured, sync.options.price_per_million);
         }
-        match read_advice_facts(&first.client, sync).await {
-            Ok(mut facts) => {
-                facts.can_split = report.has_grown() && can_split(sync, first).await;
-                report.advice = advice(&report, &facts);
-            }
-            Err(error) if report.is_check => return Err(error),
-            Err(error) => {
-                let why = error.messages().join(": ");
-                report.warnings.push(format!("no advice: {why}; the rows are written"));
+        if may_be_advised(&report) {
+            match self.read_advice(&report).await {
+                Ok(advice) => report.advice = advice,
+                Err(error) if report.is_check => return Err(error),
+                Err(error) => {
+                    let why = error.messages().join(": ");
+                    report.warnings.push(format!("no advice: {why}; the rows are written"));
+                }
             }
         }
         report.warnings.extend(sync.staging.reading.warnings());
         report.input.clone_from(&sync.evidence);
         report.header_guess.clone_from(&sync.staging.reading.header_guess);
         Ok(report)
+    }
+
+    /// Returns advice that would make the next sync cheaper.
+    async fn read_advice(&self, report: &SyncReport) -> Result<Vec<String>> {
+        let (sync, first) = (self.sync, &self.sessions[0].connection);
+        let mut facts = read_advice_facts(&first.client, sync).await?;
+        facts.can_split = report.has_grown() && can_split(sync, first).await;
+        Ok(advice(report, &facts))
     }
 }
 
@@ -283,7 +293,8 @@ pub(super) async fn unlock_scope(connection: &Connection, sync: &PreparedSync) -
 }
 
 /// Reads the server's counters. Returns `None` if reading them would take longer than the sync, or
-/// if other servers store the rows.
+/// if other servers store the rows. Counters of a member would include the work of other members,
+/// so they are not read either.
 pub(super) async fn measure_before(
     sync: &PreparedSync,
     connection: &Connection,
@@ -292,7 +303,7 @@ pub(super) async fn measure_before(
     let is_measured_here = sync.staging.table.storage.facts().is_measured_here;
     let takes_long =
         !Measurement::can_force_flush(connection.server_version()) && bytes < MEASURED_BYTES_MIN;
-    if takes_long || !is_measured_here {
+    if takes_long || !is_measured_here || sync.member.is_some() {
         return None;
     }
     Some(Measurement::take(&connection.client, &[sync.staging.table.oid]).await)

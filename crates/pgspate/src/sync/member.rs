@@ -21,7 +21,8 @@ use pgspate_target::connect::Connection;
 use pgspate_target::ledger::{MemberCounts, MemberTarget, OpenMember, digest_texts};
 use pgspate_target::{quote_literal, server_error};
 
-/// Connections of a member: the session with its lock and its slot, and the session with the stage.
+/// Maximum number of connections of a member: the session with its lock and its slot, and the
+/// session with the stage. A small source is staged in the first.
 const CONNECTIONS: usize = 2;
 /// Why no member of several has the whole table as its scope.
 const OTHERS_DELETED: &str = "each member would delete the others' rows";
@@ -77,15 +78,17 @@ impl PreparedSync {
     /// Records the member's attempt, if the sync is a member of a fleet.
     pub(super) fn open_member(&mut self, progress: &CopyProgress) -> Result<()> {
         let session = &mut self.staging.control_session;
-        let Some(entry) = session.fleet.clone() else { return Ok(()) };
+        if session.fleet.is_none() {
+            return Ok(());
+        }
         let table = &self.staging.table;
         let target = MemberTarget { command: "sync", table: &table.sql_name, table_oid: table.oid };
         let opened = session.retry_after_connection_loss(progress, |session| {
-            session.with_client(async |client: &Client| {
-                entry.member.open(client, target, entry.waited()).await
-            })
+            let Some(entry) = &session.fleet else { return Ok(None) };
+            session.with_client(async |client: &Client| entry.open(client, target).await.map(Some))
         });
         let opened = opened.map_err(|error| self.explain_failure(error))?;
+        let Some(opened) = opened else { return Ok(()) };
         // A part of an array of jobs does not know how many members the whole array has.
         let is_alone = opened.member.members == 1;
         self.member = Some(opened);
@@ -99,12 +102,20 @@ impl PreparedSync {
     pub(super) fn failure_recorder(&self) -> impl FnOnce(&Error) + use<> {
         let member = self.member.clone();
         let session: Arc<Connection> = Arc::clone(&self.staging.control_session.connection);
+        let dsn = self.staging.control_session.dsn.clone();
         let runtime = self.runtime.clone();
         move |error| {
-            if let Some(member) = member {
-                // Ignored: without the record, the member's session has ended without success.
-                let _ = runtime.block_on(member.fail(&session.client, &failure_words(error)));
-            }
+            let Some(member) = member else { return };
+            // Ignored: without the record, the member's session has ended without success.
+            let _ = runtime.block_on(async {
+                let words = failure_words(error);
+                if !session.is_closed() || error.is_retryable() {
+                    return member.fail(&session.client, &words).await;
+                }
+                // The session was given up in the middle of a COPY.
+                let connection = dsn.connect("pgspate fleet").await?;
+                member.fail(&connection.client, &words).await
+            });
         }
     }
 
@@ -145,7 +156,8 @@ impl PreparedSync {
             "select distinct pg_catalog.encode(pg_catalog.substr(pg_catalog.sha256( \
                  pg_catalog.textsend(pg_catalog.concat({place}, \
                      pg_catalog.jsonb_build_array({texts})::text))), 1, 16), 'hex') \
-             from {STAGE_NAME} s"
+             from (select distinct {} from {STAGE_NAME}) s",
+            names.join(", ")
         );
         let failed = || server_error("could not read the scopes of the source".to_owned());
         let begin = format!("savepoint pgspate_scopes; {TEXT_SETTINGS}");

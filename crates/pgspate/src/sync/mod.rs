@@ -364,6 +364,7 @@ impl PreparedSync {
         let space = self.runtime.block_on(reading)?;
         // The stored bytes of a compressed source are a lower bound of the staged bytes.
         space.check(self.staging.stored_bytes()).map_err(|error| self.explain_failure(error))?;
+        self.staging.table_bytes = space.table_bytes;
         if let Some(extent) = self.extent {
             match self.run_with_read_ahead(extent, watch, started)? {
                 Some(report) => return Ok(report),
@@ -580,7 +581,7 @@ fn some_unless_failed<T>(result: Result<T>) -> Result<Option<T>> {
 }
 
 fn connections(sessions: &[LaneSession]) -> Vec<&Connection> {
-    sessions.iter().map(|session| &session.connection).collect()
+    sessions.iter().map(|session| &*session.connection).collect()
 }
 
 fn is_any_closed(sessions: &[LaneSession]) -> bool {

@@ -251,6 +251,14 @@ const UPDATES_MIN: u64 = 1000;
 /// Minimum growth in bytes that justifies more transactions.
 const GROWTH_BYTES_MIN: u64 = 1 << 20;
 
+/// Returns whether there may be advice, which depends on facts that are to be read.
+pub(super) fn may_be_advised(report: &SyncReport) -> bool {
+    let hot = report.updated_hot.unwrap_or(report.updated);
+    report.is_check
+        || report.has_grown()
+        || (report.updated >= UPDATES_MIN && hot * 2 < report.updated)
+}
+
 /// Returns advice that would make the next sync cheaper. HOT updates need free space in the page.
 pub(super) fn advice(report: &SyncReport, facts: &AdviceFacts) -> Vec<String> {
     let mut advice: Vec<String> = split_advice(report, facts).into_iter().collect();

@@ -12,30 +12,53 @@ use super::refusal::SyncRefusal;
 use super::statements::{DIFF, Scope, SyncStatements};
 use super::{Examples, PreparedSync, SyncReport, ahead, swap_values};
 use crate::copy::{COMMIT_DURABLY, LaneSession};
+use crate::fleet::FleetEntry;
 use crate::stage::planner;
 use crate::{Error, ErrorKind, Result, stage};
-use pgspate_target::ledger::check_no_dropped_keys;
+use pgspate_target::ledger::{check_no_dropped_keys, check_no_dropped_keys_in_transaction};
 use pgspate_target::measure::{StatementCost, TransactionCounters};
-use pgspate_target::server_error;
+use pgspate_target::{server_error, users_path_sql};
 
 /// The message of an INSERT that the server refused.
 const INSERT_REFUSED: &str = "could not insert rows";
 
+/// Bytes of a page, unless the server was built with another size.
+const PAGE_BYTES: u64 = 8 << 10;
+
 /// Begins a transaction that sees a single state of the table.
 pub(super) const BEGIN: &str = "begin isolation level repeatable read; ";
 
-/// Begins a transaction with the SQL `begin`, and changes the planner settings. If the transaction
-/// is open already, `begin` is empty.
+/// Begins a transaction with the SQL `begin`, changes the planner settings, and locks the table
+/// against loads that drop its keys. If the transaction is open already, `begin` is empty.
+///
+/// # Errors
+/// [`ErrorKind::Ledger`] if a load has dropped keys of the table.
 pub(super) async fn begin_transaction(
     session: &LaneSession,
     sync: &PreparedSync,
     begin: &str,
 ) -> Result<()> {
     let LaneSession { connection, .. } = session;
+    let (staging, failed) = (&sync.staging, "could not begin the comparison");
     let timeout = sync.options.limits.lock_timeout_millis();
     let begin = format!("{begin}set local lock_timeout = {timeout}; {}", planner::SETTINGS);
+    let begin = format!("{begin}; {}", staging.lock_sql());
     let begun = connection.client.batch_execute(&begin).await;
-    begun.map_err(|error| connection.explain("could not begin the comparison", error))
+    begun.map_err(|error| connection.explain(failed, error))?;
+    let (control, table) = (&staging.control().client, staging.table.oid);
+    match (sync.options.is_check, staging.has_one_session()) {
+        (true, _) => {}
+        (false, true) => {
+            let known = staging.control_session.fleet.as_ref().and_then(FleetEntry::ledger);
+            check_no_dropped_keys_in_transaction(control, table, known).await?;
+        }
+        (false, false) => check_no_dropped_keys(control, table).await?,
+    }
+    if staging.has_one_session() {
+        let set = connection.client.batch_execute(&users_path_sql(true)).await;
+        set.map_err(|error| connection.explain(failed, error))?;
+    }
+    Ok(())
 }
 
 /// Begins the transaction and finds the differences. Writes nothing yet.
@@ -69,18 +92,23 @@ pub(super) async fn find_differences(
     Ok(report)
 }
 
-/// Writes the differences that were found, and commits. Returns the report.
+/// Writes the differences that were found, and commits. Returns the report. `has_written` says
+/// whether the session may have written rows of the table in an earlier transaction.
 pub(super) async fn write_differences(
     session: &LaneSession,
     sync: &PreparedSync,
     statements: &SyncStatements<'_>,
     found: SyncReport,
+    has_written: bool,
 ) -> Result<SyncReport> {
     let LaneSession { connection, .. } = session;
     let client = &connection.client;
     let oid = sync.staging.table.oid;
     let mut report = found;
-    let before = TransactionCounters::read(client, oid).await?;
+    let before = match has_written {
+        true => TransactionCounters::read(client, oid).await?,
+        false => TransactionCounters::default(),
+    };
     let cost = apply_changes(client, sync, statements, &report).await?;
     let is_measured_here = statements.storage.is_measured_here;
     report.set_cost(is_measured_here.then_some(cost));
@@ -90,9 +118,6 @@ pub(super) async fn write_differences(
         report.note_kept_out(counted, &sync.staging.table.sql_name);
     }
     sync.finish_member(client, &report).await?;
-    // The rows that this transaction has written lock the table, so no load can drop keys from here
-    // on.
-    check_no_dropped_keys(&sync.staging.control().client, oid).await?;
     // This commit waits for the disk, unlike the commits of staging.
     let committed = client.batch_execute(COMMIT_DURABLY).await;
     committed.map_err(|error| explain_commit(connection.explain("could not commit", error)))?;
@@ -264,6 +289,11 @@ async fn apply_changes(
     let mut all = StatementCost::default();
     let failed_to = |what: &str| server_error(format!("could not {what}"));
     let planned = statements.planned(client);
+    if report.deleted + report.updated < sync.staging.table_bytes / PAGE_BYTES {
+        // The comparison has just read the rows, so the server finds them in its cache.
+        let set = client.batch_execute("set local random_page_cost = 1.1").await;
+        set.map_err(failed_to("set up the session"))?;
+    }
     let (deletes, updates) = sync.allowed_writes();
     if deletes && report.deleted > 0 {
         let deleted = planned.execute(&statements.delete()).await;

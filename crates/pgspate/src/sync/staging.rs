@@ -11,7 +11,10 @@ use tokio::runtime::Handle;
 use super::SyncOptions;
 use super::ahead::TableReadAhead;
 use super::created_table::CreatedTable;
-use crate::copy::{self, CopyEnd, CopyJob, CopyOutcome, Destination, LaneSession, PIECE_BYTES};
+use crate::copy::{
+    self, CopyEnd, CopyJob, CopyOutcome, Destination, EarlySession, LaneSession, PIECE_BYTES,
+    ReadySession,
+};
 use crate::encode::Encoded;
 use crate::fleet::FleetEntry;
 use crate::format::EncodeMode;
@@ -27,8 +30,14 @@ use crate::stage::known_rows::KnownRowFilter;
 use crate::stage::{self, StageTable};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::{Connection, Dsn};
+use pgspate_target::ledger::check_no_dropped_keys;
 use pgspate_target::session::ReconnectBackoff;
 use pgspate_target::{SessionSettings, TargetTable, suggest_table};
+
+/// Maximum stored bytes of a source that is staged in the control session. The server needs more
+/// CPU time for a second session than for the rows of a smaller source. For a larger source, the
+/// control session shows meanwhile what the copy waits for.
+const ONE_SESSION_BYTES_MAX: u64 = 16 << 20;
 
 /// Which rows of the source are staged, and in how many sessions.
 pub(super) enum StagedRows {
@@ -54,6 +63,8 @@ pub(super) struct Staging {
     pub(super) plan: RowPlan,
     pub(super) stage: StageTable,
     pub(super) rows: StagedRows,
+    /// Bytes of the table with its partitions, before the sync.
+    pub(super) table_bytes: u64,
 }
 
 impl Staging {
@@ -71,7 +82,8 @@ impl Staging {
         runtime: &Handle,
     ) -> Result<(Staging, Option<CreatedTable>)> {
         let table = options.table.as_deref();
-        let survey = Survey::take(&options.reading, table, options.limits, dsn, fleet, runtime)?;
+        let survey =
+            Survey::take(&options.reading, table, options.limits, dsn, fleet, false, runtime)?;
         let Survey {
             control_session, mut reading, session, name, table, rows: mut request, ..
         } = survey;
@@ -131,7 +143,14 @@ impl Staging {
             plan,
             stage,
             rows,
+            table_bytes: 0,
         };
+        let is_member = staging.control_session.fleet.is_some();
+        if staging.has_one_session() && !is_member && !options.is_check {
+            // The transaction that writes checks again. It cannot upgrade the ledger.
+            let client = &staging.control().client;
+            runtime.block_on(check_no_dropped_keys(client, staging.table.oid))?;
+        }
         Ok((staging, created))
     }
 
@@ -142,8 +161,8 @@ impl Staging {
     ) -> Result<(Vec<LaneSession>, CopyOutcome)> {
         let (outcome, sessions) =
             self.copy_rows(watch).map_err(|error| self.explain_failure(error))?;
-        let stays_open = self.ahead().is_some();
-        for LaneSession { connection, .. } in sessions.iter().filter(|_| !stays_open) {
+        let is_committed = self.ahead().is_some() || outcome.chunks > 0;
+        for LaneSession { connection, .. } in sessions.iter().filter(|_| !is_committed) {
             // A lane without chunks has begun a transaction and has nothing to commit.
             let ended =
                 self.control_session.runtime.block_on(connection.client.batch_execute("commit"));
@@ -162,9 +181,18 @@ impl Staging {
             watch.start_over(self.reading.stored_bytes());
             watch.copy.set_phase(None);
             let began = Instant::now();
-            let job = self.copy_job()?;
-            let cutter = self.reading.cutter(&self.plan, watch);
-            let attempt = copy::run(&job, cutter, &watch.copy, &self.control_session.runtime);
+            let attempt = match self.copy_job() {
+                Ok(job) => {
+                    let cutter = self.reading.cutter(&self.plan, watch);
+                    copy::run(&job, cutter, &watch.copy, &self.control_session.runtime)
+                }
+                Err(error) if error.is_retryable() => Ok(CopyEnd::Interrupted(error)),
+                Err(error) => Err(error),
+            };
+            if self.has_one_session() && !matches!(attempt, Ok(CopyEnd::Done(..))) {
+                // The session may be in the middle of a COPY.
+                self.control_session.connection.abandon("staging has failed");
+            }
             if began.elapsed() > self.control_session.limits.retry_for {
                 // The server was reachable for a while, so the time limit starts again.
                 backoff.reset();
@@ -223,12 +251,39 @@ impl Staging {
             stage: stage::STAGE_NAME,
             relation: stage::STAGE_RELATION,
         };
-        let job = copy.job(make_encoder, destination);
-        Ok(CopyJob {
-            session_opener: job.session_opener.with_stage(&self.stage),
-            control_connection: Some(Arc::clone(&self.control_session.connection)),
-            ..job
-        })
+        let mut job = copy.job(make_encoder, destination);
+        job.session_opener = job.session_opener.with_stage(&self.stage);
+        let control = &self.control_session.connection;
+        if !self.has_one_session() {
+            return Ok(CopyJob { control_connection: Some(Arc::clone(control)), ..job });
+        }
+        job.setup.has_other_work = true;
+        let runtime = &self.control_session.runtime;
+        let ready = runtime.block_on(async {
+            self.stage.create_in(&control.client).await?;
+            ReadySession::of_connection(Arc::clone(control), &job.setup).await
+        })?;
+        Ok(CopyJob { early_session: EarlySession::from_open(ready, runtime), ..job })
+    }
+
+    /// Returns the statement that locks the table against loads that drop its keys, and the
+    /// partitions if there are any. The statement takes no snapshot.
+    pub(super) fn lock_sql(&self) -> String {
+        let name = &self.table.sql_name;
+        match self.table.kind {
+            'r' => format!("lock table only {name} in access share mode"),
+            'p' => format!("lock table {name} in access share mode"),
+            // Other relations have no keys.
+            _ => String::new(),
+        }
+    }
+
+    /// Returns whether the control session also stages the rows, compares and writes.
+    pub(super) fn has_one_session(&self) -> bool {
+        matches!(self.rows, StagedRows::All)
+            && !self.table.commits_across_nodes
+            && !self.reading.is_stream()
+            && self.reading.stored_bytes().is_some_and(|bytes| bytes <= ONE_SESSION_BYTES_MAX)
     }
 
     fn explain_failure(&self, error: Error) -> Error {

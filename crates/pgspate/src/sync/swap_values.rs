@@ -13,7 +13,9 @@ use super::statements::{DIFF, IN_SOURCE, PARTITION, SyncStatements, TID, list};
 use crate::stage::{keys, referrers};
 use crate::{Error, Result};
 use pgspate_target::measure::StatementCost;
-use pgspate_target::{TargetTable, TypedQuery, quote_ident, server_error};
+use pgspate_target::{
+    TargetTable, TypedQuery, pin_transaction_sql, quote_ident, server_error, users_path_sql,
+};
 
 /// The temporary table of rows that are deleted and inserted again.
 const REINSERTED: &str = "pg_temp.pgspate_moved";
@@ -69,7 +71,7 @@ pub(super) async fn update(
     let failed = || server_error("could not update rows".to_owned());
     let update = statements.update();
     let planned = statements.planned(client);
-    if !statements.storage.has_row_addresses {
+    if !statements.storage.has_row_addresses || !may_exchange_values(sync) {
         return planned.execute(&update).await.map_err(failed());
     }
     let constraints = SwapConstraints::read(sync).await?;
@@ -99,6 +101,14 @@ pub(super) async fn update(
         }
         Err(error) => Err(error),
     }
+}
+
+/// Returns whether an update may change a value of a unique index or exclusion constraint. It does
+/// not if the table's only one is on the key, and no column of the key is set.
+fn may_exchange_values(sync: &PreparedSync) -> bool {
+    let (table, columns) = (&sync.staging.table, &sync.columns);
+    let unique = table.indexes.iter().filter(|(_, is_unique)| *is_unique).count();
+    unique > 1 || !columns.key_is_unique || columns.set().any(|it| columns.key.contains(it))
 }
 
 /// Deletes rows that may block the update, updates the other rows, and inserts the deleted rows
@@ -131,7 +141,20 @@ async fn swap_by_reinserting(
 }
 
 impl SwapConstraints {
+    /// Reads the constraints in the control session, under pgspate's own search path.
     async fn read(sync: &PreparedSync) -> Result<SwapConstraints> {
+        if !sync.staging.has_one_session() {
+            return SwapConstraints::read_pinned(sync).await;
+        }
+        let failed = || server_error("could not look up the table's constraints".to_owned());
+        let client = &sync.staging.control().client;
+        client.batch_execute(&pin_transaction_sql()).await.map_err(failed())?;
+        let constraints = SwapConstraints::read_pinned(sync).await?;
+        client.batch_execute(&users_path_sql(true)).await.map_err(failed())?;
+        Ok(constraints)
+    }
+
+    async fn read_pinned(sync: &PreparedSync) -> Result<SwapConstraints> {
         let (client, table) = (&sync.staging.control().client, &sync.staging.table);
         let failed = server_error("could not look up the table's constraints".to_owned());
         let indexes = async { client.fetch_all(INDEXES_SQL, &[&table.oid]).await };

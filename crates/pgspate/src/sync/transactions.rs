@@ -94,7 +94,7 @@ pub(super) async fn write_differences(
             SyncStatements { transaction: Some(row.get(3)), ..sync.build_statements() };
         session_part::recheck_differences(client, &statements, &found).await?;
         let mut written =
-            session_part::write_differences(session, sync, &statements, found).await?;
+            session_part::write_differences(session, sync, &statements, found, true).await?;
         if sync.options.vacuums && written.dead_rows > 0 {
             vacuum::run(&session.connection, sync.table(), &mut written).await;
         }

@@ -112,6 +112,7 @@ fn job(runtime: &Runtime, dsn: Arc<Dsn>, columns: &[&str]) -> CopyJob {
             limits: WaitLimits::default(),
             lock_key: None,
             commits_across_nodes: false,
+            has_other_work: false,
         },
         mode: EncodeMode::Text,
         one_statement: false,
