@@ -2,8 +2,9 @@
 //! into the table, since nothing would reject a duplicate row.
 //!
 //! A load drops keys under a lock that waits for every writing transaction. The load records the
-//! keys in the same transaction. A writer checks in its own transaction, after writing. Keys that
-//! the writer does not see as dropped cannot be dropped before the writer's commit.
+//! keys in the same transaction. A writer checks in its own transaction, after writing or after it
+//! has locked the table. Keys that the writer does not see as dropped cannot be dropped before the
+//! writer's commit.
 
 use tokio_postgres::Client;
 

@@ -327,11 +327,14 @@ impl FleetMember {
         let values: [&dyn TypedParameter; 2] = [fleet, &self.generation];
         let generation = format!("generation {} of fleet \"{fleet}\"", self.generation);
         let Some(row) = client.fetch_opt(&sql, &values).await.map_err(ledger_error())? else {
-            return refuse(
-                format!("{generation} has not begun, and the indexes of this array have gaps"),
-                "Begin with consecutive indexes: `--array=0-99`, without a step. Any of its members \
-                 can run again later.",
-            );
+            return match self.extent {
+                ArrayExtent::Some => refuse(
+                    format!("{generation} has not begun, and the indexes of this array have gaps"),
+                    "Begin with consecutive indexes: `--array=0-99`, without a step. Any of its \
+                     members can run again later.",
+                ),
+                _ => refuse(format!("{generation} was forgotten"), "Run the member again."),
+            };
         };
         if let Some(role) = row.get::<_, Option<&str>>(5) {
             return Err(self.role_error(role));

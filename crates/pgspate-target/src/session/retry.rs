@@ -29,6 +29,11 @@ impl ReconnectBackoff {
         *self = ReconnectBackoff::new(self.limit);
     }
 
+    /// Restarts the time limit, and keeps the pause between retries.
+    pub fn restart_limit(&mut self) {
+        self.retrying_since = None;
+    }
+
     /// Blocks the thread until the next retry. Returns false if the time limit has passed, or as
     /// soon as `should_stop` is true.
     pub fn wait(&mut self, should_stop: impl Fn() -> bool) -> bool {

@@ -72,8 +72,7 @@ pub(super) async fn commit_lanes(job: &CopyJob, lanes: &[FinishedLane]) -> Resul
     for (index, session) in sessions.iter().enumerate() {
         let is_last = index + 1 == sessions.len();
         // If the reply to a commit is lost, the ledger tells whether the commit happened. Without a
-        // ledger, the server is asked about the transaction id.
-        // A stage is lost with its session.
+        // ledger, the server is asked about the transaction id. A stage is lost with its session.
         let xact = match (&job.ledger, &job.destination) {
             (None, Destination::Table { .. }) => read_transaction(&session.connection).await?,
             _ => None,
@@ -175,6 +174,9 @@ fn explain_partial_commit(
     error: tokio_postgres::Error,
 ) -> Error {
     let error = sessions[failed].connection.explain("could not commit every lane", error);
+    if !matches!(job.destination, Destination::Table { .. }) {
+        return error;
+    }
     if job.ledger.is_some() {
         return error
             .hint("Run the same command again: the ledger knows which lanes are committed.");

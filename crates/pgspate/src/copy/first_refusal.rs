@@ -115,7 +115,7 @@ async fn resend_as_text(
     let connection = job.session_opener.open().await?;
     let failed = |error| copy_error(&connection, error);
     connection.client.batch_execute(&job.setup.session_settings_sql()).await.map_err(failed)?;
-    connection.client.batch_execute("begin").await.map_err(failed)?;
+    connection.client.batch_execute(&job.setup.begin_sql("begin")).await.map_err(failed)?;
     if let Some(before) = job.sql_before() {
         connection.client.batch_execute(before).await.map_err(failed)?;
     }

@@ -82,11 +82,14 @@ impl<'a> Monitor<'a> {
         self.last_nanos = now;
         let polling =
             async { tokio::time::timeout(POLL_TIMEOUT, self.poll_backends()).await.ok().flatten() };
-        let polled = self.runtime.block_on(polling);
+        // A small sync has no second session that could look.
+        let can_look = self.shared.job.control_connection.is_some();
+        let polled = if can_look { self.runtime.block_on(polling) } else { Some(None) };
         let waiting = match polled {
             None => return,
             Some(_) if source > encode && source > send => Waiting::Source,
             Some(_) if encode > send => Waiting::Encode,
+            Some(None) if !can_look => return,
             Some(None) => Waiting::Network,
             Some(Some(event)) => Waiting::Server(event),
         };

@@ -97,12 +97,14 @@ pub fn run(
         }
         Commit::EachChunk => Ok(()),
     };
+    let is_staged = !matches!(job.destination, Destination::Table { .. });
     if let Err(error) = committed {
-        let may_retry = job.ledger.is_some() && !job.is_stream && error.is_retryable();
+        // A stage is lost with its session, whether or not the commit happened.
+        let writes_once = job.ledger.is_some() || is_staged;
+        let may_retry = writes_once && !job.is_stream && error.is_retryable();
         return if may_retry { Ok(CopyEnd::Interrupted(error)) } else { Err(error) };
     }
     let outcome = sum_up(&shared, &finished, contents, started.elapsed());
-    let is_staged = !matches!(job.destination, Destination::Table { .. });
     let sessions = finished.into_iter().filter(|_| is_staged);
     Ok(CopyEnd::Done(outcome, sessions.flat_map(|lane| lane.sessions).collect()))
 }

@@ -85,12 +85,11 @@ pub(super) fn read_array_place(variable: impl Fn(&str) -> Option<String>) -> Res
     let (size, first, last) = (number(names.size)?, number(names.first)?, number(names.last)?);
     let first = first.unwrap_or(0);
     // No scheduler but Slurm sets the last index.
-    let Some(last) = last else {
+    let (Some(count), Some(last)) = (size, last) else {
         return Ok(ArrayPlace { index, first, size, extent: ArrayExtent::All });
     };
     let span = last.saturating_sub(first).saturating_add(1);
-    let has_gaps = size.is_some_and(|size| size != span);
-    let extent = if has_gaps { ArrayExtent::Some } else { ArrayExtent::AllOrSome };
+    let extent = if count == span { ArrayExtent::AllOrSome } else { ArrayExtent::Some };
     Ok(ArrayPlace { index, first, size: Some(span), extent })
 }
 

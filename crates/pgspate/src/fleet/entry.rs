@@ -33,11 +33,13 @@ pub(crate) struct FleetEntry {
     waited: Duration,
     /// The ledger that the member's session has found and trusts.
     ledger: Option<TrustedLedger>,
+    /// Whether other members had all slots when this member last looked.
+    lacks_slot: bool,
 }
 
 impl FleetEntry {
     pub(super) fn new(member: FleetMember, slots: Option<u32>) -> FleetEntry {
-        FleetEntry { member, slots, waited: Duration::ZERO, ledger: None }
+        FleetEntry { member, slots, waited: Duration::ZERO, ledger: None, lacks_slot: false }
     }
 
     /// Returns how long the member has waited for a slot.
@@ -48,6 +50,11 @@ impl FleetEntry {
     /// Returns the ledger that the member's session has found and trusts.
     pub(crate) fn ledger(&self) -> Option<TrustedLedger> {
         self.ledger
+    }
+
+    /// Returns whether other members had all slots when this member last looked.
+    pub(crate) fn lacks_slot(&self) -> bool {
+        self.lacks_slot
     }
 
     /// Records an attempt of the member, in the member's session.
@@ -113,8 +120,11 @@ impl FleetEntry {
 
     async fn enter(&mut self, connection: &Connection) -> Result<MemberEntry> {
         let client = &connection.client;
+        self.lacks_slot = false;
         self.ledger = self.member.check_ledger(client).await?;
-        self.member.enter(client, self.slots).await
+        let entry = self.member.enter(client, self.slots).await?;
+        self.lacks_slot = entry == MemberEntry::NoSlot;
+        Ok(entry)
     }
 
     /// Takes the member's lock and a slot in a new session, after the member's session was lost.

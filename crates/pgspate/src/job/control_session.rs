@@ -1,5 +1,5 @@
 //! A run's control session: the session for queries, for the ledger and for changes to the table.
-//! Other sessions write the rows.
+//! Other sessions write the rows, except those of a small sync.
 
 use std::sync::Arc;
 
@@ -86,7 +86,14 @@ pub(crate) trait RetryAfterConnectionLoss {
         while backoff.wait(|| progress.is_cancelled()) {
             match self.restore_session() {
                 Ok(()) => return Ok(()),
-                Err(error) if error.is_retryable() => {}
+                Err(error) if error.is_retryable() => {
+                    // Other members have taken the slot of this member, and work as long as they
+                    // need.
+                    let fleet = self.control_session().fleet.as_ref();
+                    if fleet.is_some_and(FleetEntry::lacks_slot) {
+                        backoff.restart_limit();
+                    }
+                }
                 Err(error) => return Err(error),
             }
         }

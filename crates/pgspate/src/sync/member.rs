@@ -4,8 +4,10 @@
 //! the ledger is marked as done in the same transaction.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
 
 use super::columns::SyncColumn;
 use super::statements::Scope;
@@ -24,6 +26,8 @@ use pgspate_target::{quote_literal, server_error};
 /// Maximum number of connections of a member: the session with its lock and its slot, and the
 /// session with the stage. A small source is staged in the first.
 const CONNECTIONS: usize = 2;
+/// Maximum time to record a member's failure, while the user waits for the command's end.
+const RECORD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Why no member of several has the whole table as its scope.
 const OTHERS_DELETED: &str = "each member would delete the others' rows";
 /// Oid of the type `numeric`, whose equal values can have different text.
@@ -106,16 +110,28 @@ impl PreparedSync {
         let runtime = self.runtime.clone();
         move |error| {
             let Some(member) = member else { return };
-            // Ignored: without the record, the member's session has ended without success.
-            let _ = runtime.block_on(async {
-                let words = failure_words(error);
-                if !session.is_closed() || error.is_retryable() {
-                    return member.fail(&session.client, &words).await;
+            if session.is_closed() && error.is_retryable() {
+                // The lost session may have committed the member's rows.
+                return;
+            }
+            let words = failure_words(error);
+            let recording = async {
+                if session.is_closed() {
+                    // The session was given up in the middle of a COPY.
+                    let connection = dsn.connect("pgspate fleet").await?;
+                    return member.fail(&connection.client, &words).await;
                 }
-                // The session was given up in the middle of a COPY.
-                let connection = dsn.connect("pgspate fleet").await?;
-                member.fail(&connection.client, &words).await
-            });
+                match member.fail(&session.client, &words).await {
+                    // A late request to cancel the comparison.
+                    Err(error) if error.sqlstate() == Some(&SqlState::QUERY_CANCELED) => {
+                        member.fail(&session.client, &words).await
+                    }
+                    recorded => recorded,
+                }
+            };
+            // Ignored: without the record, the member's session has ended without success.
+            let _ =
+                runtime.block_on(async { tokio::time::timeout(RECORD_TIMEOUT, recording).await });
         }
     }
 

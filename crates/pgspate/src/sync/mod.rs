@@ -360,6 +360,7 @@ impl PreparedSync {
 
     fn run_to_end(mut self, watch: &Arc<LoadWatch>) -> Result<SyncReport> {
         let started = Instant::now();
+        self.staging.check_keys_early(self.options.is_check, watch)?;
         let reading = TempSpace::read(self.staging.control(), &self.staging.table);
         let space = self.runtime.block_on(reading)?;
         // The stored bytes of a compressed source are a lower bound of the staged bytes.

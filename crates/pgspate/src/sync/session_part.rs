@@ -25,11 +25,19 @@ const INSERT_REFUSED: &str = "could not insert rows";
 /// Bytes of a page, unless the server was built with another size.
 const PAGE_BYTES: u64 = 8 << 10;
 
+/// Maximum bytes of a table that the server is expected to have in its cache after a comparison.
+const CACHED_BYTES_MAX: u64 = 1 << 30;
+
+/// Lowers the cost of pages that are read by their address, for this transaction.
+const CHEAP_RANDOM_PAGES: &str = "\
+select set_config('random_page_cost', '1.1', true)
+where current_setting('random_page_cost')::float8 operator(pg_catalog.>) 1.1";
+
 /// Begins a transaction that sees a single state of the table.
 pub(super) const BEGIN: &str = "begin isolation level repeatable read; ";
 
-/// Begins a transaction with the SQL `begin`, changes the planner settings, and locks the table
-/// against loads that drop its keys. If the transaction is open already, `begin` is empty.
+/// Begins a transaction with the SQL `begin`, changes the planner settings, and checks that no load
+/// has dropped keys of the table. If the transaction is open already, `begin` is empty.
 ///
 /// # Errors
 /// [`ErrorKind::Ledger`] if a load has dropped keys of the table.
@@ -41,8 +49,11 @@ pub(super) async fn begin_transaction(
     let LaneSession { connection, .. } = session;
     let (staging, failed) = (&sync.staging, "could not begin the comparison");
     let timeout = sync.options.limits.lock_timeout_millis();
-    let begin = format!("{begin}set local lock_timeout = {timeout}; {}", planner::SETTINGS);
-    let begin = format!("{begin}; {}", staging.lock_sql());
+    let mut begin = format!("{begin}set local lock_timeout = {timeout}; {}", planner::SETTINGS);
+    if staging.locks_table() && !sync.options.is_check {
+        // The statement takes no snapshot.
+        begin += &format!("; lock table only {} in access share mode", staging.table.sql_name);
+    }
     let begun = connection.client.batch_execute(&begin).await;
     begun.map_err(|error| connection.explain(failed, error))?;
     let (control, table) = (&staging.control().client, staging.table.oid);
@@ -118,6 +129,11 @@ pub(super) async fn write_differences(
         report.note_kept_out(counted, &sync.staging.table.sql_name);
     }
     sync.finish_member(client, &report).await?;
+    if !sync.staging.locks_table() {
+        // The rows that this transaction has written lock the table, so no load can drop keys from
+        // here on.
+        check_no_dropped_keys(&sync.staging.control().client, oid).await?;
+    }
     // This commit waits for the disk, unlike the commits of staging.
     let committed = client.batch_execute(COMMIT_DURABLY).await;
     committed.map_err(|error| explain_commit(connection.explain("could not commit", error)))?;
@@ -289,9 +305,11 @@ async fn apply_changes(
     let mut all = StatementCost::default();
     let failed_to = |what: &str| server_error(format!("could not {what}"));
     let planned = statements.planned(client);
-    if report.deleted + report.updated < sync.staging.table_bytes / PAGE_BYTES {
-        // The comparison has just read the rows, so the server finds them in its cache.
-        let set = client.batch_execute("set local random_page_cost = 1.1").await;
+    let (table_bytes, changed) = (sync.staging.table_bytes, report.deleted + report.updated);
+    if table_bytes <= CACHED_BYTES_MAX && changed < table_bytes / PAGE_BYTES / 4 {
+        // The comparison has just read the table, so the server finds the rows in its cache. By the
+        // default cost, it would read the whole table once more.
+        let set = client.batch_execute(CHEAP_RANDOM_PAGES).await;
         set.map_err(failed_to("set up the session"))?;
     }
     let (deletes, updates) = sync.allowed_writes();

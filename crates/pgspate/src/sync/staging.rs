@@ -145,13 +145,21 @@ impl Staging {
             rows,
             table_bytes: 0,
         };
-        let is_member = staging.control_session.fleet.is_some();
-        if staging.has_one_session() && !is_member && !options.is_check {
-            // The transaction that writes checks again. It cannot upgrade the ledger.
-            let client = &staging.control().client;
-            runtime.block_on(check_no_dropped_keys(client, staging.table.oid))?;
-        }
         Ok((staging, created))
+    }
+
+    /// Refuses the sync if a load has dropped keys, before rows are staged. The transaction of a
+    /// single session checks again, but cannot upgrade the ledger. A member has upgraded it.
+    pub(super) fn check_keys_early(&mut self, is_check: bool, watch: &LoadWatch) -> Result<()> {
+        let is_member = self.control_session.fleet.is_some();
+        if !self.has_one_session() || is_member || is_check {
+            return Ok(());
+        }
+        let oid = self.table.oid;
+        let checked = self.control_session.retry_after_connection_loss(&watch.copy, |session| {
+            session.with_client(async |client| check_no_dropped_keys(client, oid).await)
+        });
+        checked.map_err(|error| self.explain_failure(error))
     }
 
     /// Stages the rows. Returns the sessions that hold them, and the result of the copy.
@@ -163,7 +171,7 @@ impl Staging {
             self.copy_rows(watch).map_err(|error| self.explain_failure(error))?;
         let is_committed = self.ahead().is_some() || outcome.chunks > 0;
         for LaneSession { connection, .. } in sessions.iter().filter(|_| !is_committed) {
-            // A lane without chunks has begun a transaction and has nothing to commit.
+            // Without rows, nothing was committed. A session may have begun a transaction.
             let ended =
                 self.control_session.runtime.block_on(connection.client.batch_execute("commit"));
             ended.map_err(|error| connection.explain("could not stage rows", error))?;
@@ -266,22 +274,18 @@ impl Staging {
         Ok(CopyJob { early_session: EarlySession::from_open(ready, runtime), ..job })
     }
 
-    /// Returns the statement that locks the table against loads that drop its keys, and the
-    /// partitions if there are any. The statement takes no snapshot.
-    pub(super) fn lock_sql(&self) -> String {
-        let name = &self.table.sql_name;
-        match self.table.kind {
-            'r' => format!("lock table only {name} in access share mode"),
-            'p' => format!("lock table {name} in access share mode"),
-            // Other relations have no keys.
-            _ => String::new(),
-        }
+    /// Returns whether the transaction that writes locks the table before its snapshot, against
+    /// loads that drop its keys. A lock of a partitioned table would lock each partition, and Citus
+    /// would lock the table on each node.
+    pub(super) fn locks_table(&self) -> bool {
+        self.table.kind == 'r' && !self.table.commits_across_nodes
     }
 
-    /// Returns whether the control session also stages the rows, compares and writes.
+    /// Returns whether the control session also stages the rows, compares and writes. Its own
+    /// transaction cannot see keys that are dropped after the snapshot, so the table is locked.
     pub(super) fn has_one_session(&self) -> bool {
         matches!(self.rows, StagedRows::All)
-            && !self.table.commits_across_nodes
+            && self.locks_table()
             && !self.reading.is_stream()
             && self.reading.stored_bytes().is_some_and(|bytes| bytes <= ONE_SESSION_BYTES_MAX)
     }
@@ -336,7 +340,7 @@ impl Staging {
         self.reading.stored_bytes().unwrap_or_default()
     }
 
-    /// Returns the control connection, which is not a session with a stage.
+    /// Returns the control connection. It has the stage if [`Staging::has_one_session`].
     pub(super) fn control(&self) -> &Connection {
         &self.control_session.connection
     }
