@@ -122,7 +122,8 @@ fn describe(command: &Command, text: &mut String) {
     }
 }
 
-/// Returns an argument as the reference writes it: `-t`, `--table TABLE`.
+/// Returns an argument as the reference writes it: `-t`, `--table TABLE`, or `--replace[=HOW]` if its
+/// value may be left out.
 fn spelling(arg: &Arg) -> String {
     let takes_value = arg.get_action().takes_values();
     let names = arg.get_value_names().into_iter().flatten().map(|name| name.as_str());
@@ -132,7 +133,11 @@ fn spelling(arg: &Arg) -> String {
         return format!("`{value}{}`", if is_many { "..." } else { "" });
     };
     let short = arg.get_short().map(|short| format!("`-{short}`, ")).unwrap_or_default();
-    let value = if takes_value { format!(" {value}") } else { String::new() };
+    let value = match (takes_value, arg.is_require_equals_set()) {
+        (false, _) => String::new(),
+        (true, true) => format!("[={value}]"),
+        (true, false) => format!(" {value}"),
+    };
     format!("{short}`--{long}{value}`")
 }
 

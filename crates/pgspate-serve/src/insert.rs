@@ -245,7 +245,7 @@ impl InsertCall {
         drop(texts);
         let outcome = self.state.writer.insert(&shape, rows).await;
         let outcome = outcome.map_err(|it| RequestFault::of_error(&it, self.key.is_some()))?;
-        self.table.count_rows(outcome.rows);
+        self.table.count_written(&outcome);
         Ok(self.all_answer(&outcome, Some(&shape), found.room()))
     }
 
@@ -316,7 +316,7 @@ impl InsertCall {
         }
         for outcome in &outcomes {
             match outcome {
-                Ok(written) => self.table.count_rows(written.rows),
+                Ok(written) => self.table.count_written(written),
                 Err(_) => self.table.count_refused(),
             }
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pgspate::target::quote_ident;
-use pgspate::writer::{InsertRequest, Writer};
+use pgspate::writer::{InsertOutcome, InsertRequest, Writer};
 use pgspate::{Error, ErrorKind, Result};
 
 use crate::options::TableCounts;
@@ -33,8 +33,11 @@ impl ServedTable {
         self.requests.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn count_rows(&self, rows: u64) {
-        self.rows.fetch_add(rows, Ordering::Relaxed);
+    /// Counts the rows, unless an earlier request with the same idempotency key wrote them.
+    pub(crate) fn count_written(&self, outcome: &InsertOutcome) {
+        if !outcome.is_repeat {
+            self.rows.fetch_add(outcome.rows, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn count_refused(&self) {

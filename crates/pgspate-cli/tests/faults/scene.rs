@@ -342,7 +342,9 @@ impl LoadFaultScene {
                 from pg_class c join pg_namespace n on n.oid = relnamespace \
                 where nspname not in ('pg_catalog', 'information_schema', 'pgspate') \
                   and nspname not like 'pg_toast%' and relkind <> 'i' \
-                  and relname not in ('t', 'truth', 'twin', 'print')))",
+                  and relname not in ('t', 'truth', 'twin', 'print') \
+                  and not exists (select from pg_depend d \
+                                  where d.objid = c.oid and d.deptype = 'e')))",
         )
     }
 }

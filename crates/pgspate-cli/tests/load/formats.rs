@@ -394,3 +394,14 @@ fn late_json_keys_are_loaded_from_a_file_and_refused_on_standard_input() {
     "#);
     assert_eq!(case.value("select count(*) from t"), "20002");
 }
+
+#[test]
+fn a_null_string_is_refused_for_a_format_with_a_null_of_its_own() {
+    let case = LoadCase::new("create table t (id bigint, note text)");
+    case.put("t.ndjson", "{\"id\":1,\"note\":\"NA\"}\n");
+    assert_snapshot!(case.refusal("t.ndjson --table t --null NA"), @r"
+    error: `--null` does not apply to this format, which has a NULL of its own
+
+    hint: Leave it out. Convert strings that stand for NULL before the load.
+    ");
+}

@@ -320,6 +320,28 @@ fn a_role_that_may_not_create_the_ledger_is_told_how() {
 }
 
 #[test]
+fn a_role_that_may_not_insert_is_told_so_whatever_it_may_do_with_the_ledger() {
+    let case = new_case();
+    case.put("other.csv", "id,note\n1,x\n");
+    case.load("other.csv --table t --quiet").success();
+    let name = format!("{}_role", case.db.name());
+    case.db.run(&format!(
+        "create role \"{name}\" login; grant select on t to \"{name}\"; \
+         grant usage on schema pgspate to \"{name}\"; \
+         grant select, insert, update, delete on all tables in schema pgspate to \"{name}\""
+    ));
+    let dsn = format!("{} user='{name}'", case.db.dsn());
+    let refused = Run::of(case.command(&["load", "-q", "--to", &dsn, "t.csv"]).output().unwrap());
+    case.db.run(&format!("drop owned by \"{name}\"; drop role \"{name}\""));
+    assert_snapshot!(refused.refusal(), @r#"
+    error: could not load "t.csv" into public.t
+      caused by: this role may not insert rows into public.t
+
+    hint: Have its owner run `grant insert on public.t to ROLE`.
+    "#);
+}
+
+#[test]
 fn a_load_from_standard_input_creates_no_ledger() {
     let case = LoadCase::new("create table t (id bigint, note text)");
     for rows in [1, 2] {

@@ -22,6 +22,10 @@ fn a_request_with_a_known_key_gets_the_first_answer() {
     assert_eq!((other.status, other.code().as_str()), (422, "key_reused"));
     assert_eq!(send("k-2", r#"{"text":"a"}"#).status, 201);
     assert_eq!(scene.value("select count(*) from note"), "2");
+    let stats = scene.process.get("/stats").json();
+    let tables = stats["tables"].as_array().unwrap();
+    let note = tables.iter().find(|it| it["table"] == "public.note").unwrap();
+    assert_eq!(note["rows"], 2, "repeated requests write nothing");
     for invalid in ["", "\"\"", &"k".repeat(300)] {
         let refused = send(invalid, r#"{"text":"c"}"#);
         assert_eq!(refused.status, 400, "{invalid}: {refused:?}");

@@ -7,7 +7,7 @@ use super::identity::JobIdentity;
 use super::job::{JobId, OpenJob, WrittenChunks, ledger_error, prune_old_jobs};
 use super::open::OpenOptions;
 use super::{change, lock, schema};
-use crate::{Error, ErrorKind, Result, TypedParameter};
+use crate::{Error, ErrorKind, Result, TypedParameter, TypedQuery};
 
 /// The start of the statement that inserts a job's row. A query for the values must follow.
 const INSERT_JOB: &str = "\
@@ -146,7 +146,8 @@ pub(super) async fn begin_new_job(
     let answers = match begun {
         // Another session started the job after this session had looked the job up.
         Err(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => return Ok(None),
-        begun => begun.map_err(|error| schema::with_grant_hint(ledger_error()(error)))?,
+        Err(error) => return Err(explain_refusal(client, identity.table_oid, error).await),
+        Ok(answers) => answers,
     };
     pruned?;
     let is_clean = !has_outstanding?;
@@ -165,6 +166,25 @@ pub(super) async fn begin_new_job(
         is_clean,
         crash_removes_rows: false,
     }))
+}
+
+/// Explains why the ledger refused a new job. A policy of the ledger refuses jobs of roles that may
+/// not insert into the table, which is what the user must know.
+async fn explain_refusal(client: &Client, table: u32, error: tokio_postgres::Error) -> Error {
+    let is_privilege = error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE);
+    let refused = schema::with_grant_hint(ledger_error()(error));
+    if !is_privilege {
+        return refused;
+    }
+    let sql = "select $1::oid::regclass::text where not has_any_column_privilege($1, 'insert')";
+    match client.fetch_opt(sql, &[&table]).await {
+        Ok(Some(row)) => {
+            let name: &str = row.get(0);
+            Error::new(ErrorKind::Server, format!("this role may not insert rows into {name}"))
+                .hint(format!("Have its owner run `grant insert on {name} to ROLE`."))
+        }
+        _ => refused,
+    }
 }
 
 /// Quotes a text as a literal that does not depend on the session's `standard_conforming_strings`.

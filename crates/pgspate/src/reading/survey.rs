@@ -162,7 +162,8 @@ fn read_streams(inputs: &[Input]) -> Result<()> {
 ///
 /// # Errors
 /// [`ErrorKind::Source`] or [`ErrorKind::Format`] if an input cannot be read or its format is not
-/// detected. [`ErrorKind::Server`] if the server cannot decode a name.
+/// detected. [`ErrorKind::Usage`] if a NULL string is given for a format without one.
+/// [`ErrorKind::Server`] if the server cannot decode a name.
 pub(crate) fn sniff_inputs(
     inputs: Vec<Input>,
     table: Option<&TargetTable>,
@@ -179,6 +180,10 @@ pub(crate) fn sniff_inputs(
     if reading.facts().is_delimited {
         // PGCLIENTENCODING applies only to text without another encoding.
         rows.encoding = encoding.map(str::to_owned);
+    } else if options.read.null.is_some() {
+        let message = "`--null` does not apply to this format, which has a NULL of its own";
+        return Err(Error::new(ErrorKind::Usage, message)
+            .hint("Leave it out. Convert strings that stand for NULL before the load."));
     }
     Ok((reading, rows))
 }

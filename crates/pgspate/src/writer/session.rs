@@ -140,6 +140,7 @@ impl RecordSession {
         let outcome = |unit: &WriteUnit| InsertOutcome {
             rows: unit.rows.len() as u64,
             returned: returned.by_ref().take(unit.rows.len()).collect(),
+            is_repeat: false,
         };
         Ok(units.iter().map(outcome).collect())
     }
@@ -268,7 +269,8 @@ impl RecordSession {
         parameters.extend([&key.key as &(dyn ToSql + Sync), &key.fingerprint]);
         let recorded = self.connection.client.query_one(statement, &parameters).await;
         let row = recorded.map_err(|error| self.explain_write(&unit.shape, error))?;
-        Ok(InsertOutcome { rows: row.get::<_, i64>(0).unsigned_abs(), returned: row.get(1) })
+        let rows = row.get::<_, i64>(0).unsigned_abs();
+        Ok(InsertOutcome { rows, returned: row.get(1), is_repeat: false })
     }
 
     /// Returns the answer of a call with a known key. Such a call is refused for its key, or for
@@ -290,7 +292,8 @@ impl RecordSession {
             return Err(Error::new(ErrorKind::KeyReused, message)
                 .hint("Send each call that writes something else with a key of its own."));
         }
-        Ok(InsertOutcome { rows: known.rows.unsigned_abs(), returned: known.answer })
+        let rows = known.rows.unsigned_abs();
+        Ok(InsertOutcome { rows, returned: known.answer, is_repeat: true })
     }
 
     /// Writes the records of a unit by a statement each, in one transaction.
@@ -357,10 +360,11 @@ impl RecordSession {
             false => client
                 .execute(statement, parameters)
                 .await
-                .map(|rows| InsertOutcome { rows, returned: Vec::new() }),
+                .map(|rows| InsertOutcome { rows, ..InsertOutcome::default() }),
             true => client.query(statement, parameters).await.map(|rows| InsertOutcome {
                 rows: rows.len() as u64,
                 returned: rows.iter().map(|row: &Row| row.get(0)).collect(),
+                is_repeat: false,
             }),
         };
         outcome.map_err(|error| self.explain_write(shape, error))

@@ -16,6 +16,8 @@ pub struct InsertOutcome {
     pub rows: u64,
     /// The returned columns of each written row, as a JSON object.
     pub returned: Vec<String>,
+    /// Whether an earlier call with the same idempotency key wrote the rows.
+    pub is_repeat: bool,
 }
 
 /// How many lost connections a unit with an idempotency key survives.
