@@ -139,6 +139,37 @@ fn a_refused_value_has_its_place() {
     assert!(said.contains("at: t.csv, line 3, byte 16, column \"n\""), "{said}");
 }
 
+/// The refused rows are sent again as text, to find the first of them. They need the user's search
+/// path, too.
+#[test]
+fn a_value_that_a_check_of_its_domain_refuses_has_its_place() {
+    let case = new_case();
+    case.db.run(
+        "create table allowed (v int); insert into allowed select generate_series(1, 9); \
+         create function is_allowed(int) returns boolean language plpgsql as \
+             'begin return exists (select from allowed where v = $1); end'; \
+         create domain allowed_int as int check (value is null or is_allowed(value)); \
+         alter table t add column d allowed_int",
+    );
+    case.put("t.csv", "id,kind,n,d\n1,a,1,3\n2,a,2,9\n3,a,3,10\n4,a,4,11\n");
+    let said = sync_and_expect_refusal(&case, "t.csv --scope all");
+    assert!(said.contains("violates check constraint \"allowed_int_check\""), "{said}");
+    assert!(said.contains("at: t.csv, line 4"), "{said}");
+}
+
+/// A plan changes nothing.
+#[test]
+fn a_plan_does_not_upgrade_the_ledger() {
+    let case = new_case();
+    case.put("t.csv", "id,kind,n\n1,a,1\n");
+    case.put("o.csv", "id\n1\n");
+    case.load("o.csv --table o --create --quiet").success();
+    case.db.run("update pgspate.version set version = 5");
+    let plan = crate::sync(&case, "t.csv --scope all --plan");
+    assert_eq!(plan.status, Some(0), "{}", plan.stderr);
+    assert_eq!(case.value("select version from pgspate.version"), "5");
+}
+
 #[test]
 fn rows_outside_of_the_scope_are_refused() {
     let case = new_case();
