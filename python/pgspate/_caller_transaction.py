@@ -48,18 +48,11 @@ def copy_rows(
     `table` is a name written as in SQL. Without `columns`, the rows have values for all columns
     that are not generated.
     """
-    from sqlalchemy import text
-
     schema, name, oid, encoding = _find_table(connection, table)
     if encoding.upper() not in ("UTF8", "UNICODE"):
         message = f"client_encoding of the connection must be UTF8, but is {encoding}"
         raise UsageError(message, hint="Run `set client_encoding = 'UTF8'` on the connection.")
-    types = {
-        column: (type_oid, type_name, None if element is None else (element, *element_rest))
-        for column, type_oid, type_name, element, *element_rest in connection.execute(
-            text(_COLUMNS_SQL), {"oid": oid}
-        )
-    }
+    types = _column_types(connection, oid)
     columns = list(types) if columns is None else list(columns)
     for column in columns:
         if column not in types:
@@ -89,6 +82,24 @@ def copy_rows(
         message = f"could not write rows over a connection of the driver {driver}"
         raise UsageError(message, hint="Use psycopg, psycopg2 or asyncpg, which support COPY.")
     return pieces.count
+
+
+def type_oids(connection: Any, table: str) -> dict[str, int]:
+    """Returns the oid of each column's type, for a table's name written as in SQL."""
+    oid = _find_table(connection, table)[2]
+    return {column: it[0] for column, it in _column_types(connection, oid).items()}
+
+
+def _column_types(connection: Any, oid: int) -> dict[str, Any]:
+    """Returns the rows of `_COLUMNS_SQL` by column, as `CopyText` takes them."""
+    from sqlalchemy import text
+
+    return {
+        column: (type_oid, type_name, None if element is None else (element, *element_rest))
+        for column, type_oid, type_name, element, *element_rest in connection.execute(
+            text(_COLUMNS_SQL), {"oid": oid}
+        )
+    }
 
 
 def qualified_name_and_oid(connection: Any, table: str) -> tuple[str, int]:

@@ -3,6 +3,9 @@
 Levels of the index with a name are columns, and levels without a name are left out. Every version
 of pandas and every kind of index has this rule. Values of object columns are stored as they are. A
 column whose values have no common type is an error.
+
+A column of objects that Arrow does not hold exactly is loaded as rows of Python. The other columns
+are loaded through Arrow.
 """
 
 from __future__ import annotations
@@ -44,10 +47,15 @@ def frame_data(
     if columns != list(frame.columns):
         frame = frame.set_axis(columns, axis=1)
     is_plain = [_is_plain(frame.iloc[:, nth], column) for nth, column in enumerate(columns)]
-    table = _arrow_table(frame, is_plain)
-    if table is None:
+    arrow = _arrow_columns(frame, is_plain)
+    is_arrow = [column is not None for column in arrow or columns]
+    if arrow is None or (columns and not any(is_arrow)):
         return ("memory_rows", _Rows(frame), name), columns
-    return ("in_memory", table, name), None
+    table = _table_of([column for column in arrow if column is not None])
+    if all(is_arrow):
+        return ("in_memory", table, name), None
+    rows = _Rows(frame.loc[:, [not it for it in is_arrow]])
+    return ("frame", (table, rows, is_arrow), name), columns
 
 
 def _with_index_columns(frame: Any, index: bool | None) -> Any:
@@ -83,15 +91,27 @@ def _is_plain(values: Any, column: str) -> bool:
             message = f'column "{column}" has the dtype {values.dtype}, which cannot be loaded'
             raise ConversionError(message, hint=_convert_hint(column), place={"column": column})
         return True
-    if infer_dtype(values, skipna=True) in _PLAIN_KINDS:
+    present = values[_has_value(values)]
+    if infer_dtype(present, skipna=False) in _PLAIN_KINDS:
         return True
-    classes = {type(value) for value in values[values.notna()]}
+    classes = {type(value) for value in present}
     families = {_family(cls) for cls in classes}
     if len(families) > 1:
         names = " and ".join(sorted({cls.__name__ for cls in classes})[:3])
         message = f'column "{column}" has values of different types: {names}'
         raise ConversionError(message, hint=_convert_hint(column), place={"column": column})
     return families == {"nested"} and _are_arrays_of_one_class(values)
+
+
+def _has_value(values: Any) -> Any:
+    """Returns which values of a column are not missing.
+
+    pandas counts NaN of `Decimal` as missing, which `numeric` can hold.
+    """
+    has_value = values.notna()
+    if values.dtype == object and not has_value.all():
+        has_value |= values.map(lambda value: isinstance(value, Decimal)).astype(bool)
+    return has_value
 
 
 def _are_arrays_of_one_class(values: Any) -> bool:
@@ -130,44 +150,63 @@ def _family(cls: type) -> str:
     return "other"
 
 
-def _arrow_table(frame: Any, is_plain: list[bool]) -> Any:
-    """Returns the frame as an Arrow table.
+def _arrow_columns(frame: Any, is_plain: list[bool]) -> list[tuple[Any, Any] | None] | None:
+    """Returns field and array of each column, or None without pyarrow.
 
-    Returns None if its rows must be converted one by one: without pyarrow, or because of values
-    that pyarrow would change or refuse.
+    A column is None if pyarrow would change or refuse one of its values. These values are converted
+    one by one.
     """
-    pyarrow = _import_pyarrow()
-    if pyarrow is None:
+    if _import_pyarrow() is None:
         return None
-    columns = list(frame.columns)
-    metadata = {"ARROW:extension:name": "arrow.json"}
-    nested: dict[str, Any] = {}
+    arrow: list[tuple[Any, Any] | None] = [None] * len(is_plain)
+    plain = []
+    for nth, column in enumerate(frame.columns):
+        values = frame.iloc[:, nth]
+        if not is_plain[nth]:
+            arrow[nth] = _json_column(values, column)
+        elif _is_nested(values):
+            arrow[nth] = _array_column(values, column)
+        else:
+            plain.append(nth)
     try:
-        for nth, column in enumerate(columns):
-            values = frame.iloc[:, nth]
-            if is_plain[nth]:
-                array = _array_of_arrays(values)
-                if array is not None:
-                    nested[column] = pyarrow.field(column, array.type), array
-                continue
-            texts = _json_texts(values, column)
-            if texts is None:
-                return None
-            array = pyarrow.array(texts, type=pyarrow.string())
-            nested[column] = pyarrow.field(column, array.type, metadata=metadata), array
-        plain = frame.loc[:, [column not in nested for column in columns]] if nested else frame
-        table = pyarrow.Table.from_pandas(plain, preserve_index=False)
-    except (pyarrow.ArrowException, OverflowError, TypeError, ValueError):
+        # pyarrow converts several columns at a time, on several threads.
+        columns = _plain_columns(frame.iloc[:, plain])
+    except _arrow_refusals():
+        columns = [_plain_column(frame.iloc[:, [nth]]) for nth in plain]
+    for nth, converted in zip(plain, columns):
+        arrow[nth] = converted
+    return arrow
+
+
+def _arrow_refusals() -> tuple[type[Exception], ...]:
+    """Returns what pyarrow raises for a value that it cannot convert."""
+    import pyarrow
+
+    return (pyarrow.ArrowException, OverflowError, TypeError, ValueError)
+
+
+def _plain_columns(frame: Any) -> list[tuple[Any, Any] | None]:
+    import pyarrow
+
+    table = pyarrow.Table.from_pandas(frame, preserve_index=False)
+    return list(zip(table.schema, table.columns))
+
+
+def _plain_column(frame: Any) -> tuple[Any, Any] | None:
+    """Returns the column of a frame of one column, or None if pyarrow refuses a value."""
+    try:
+        return _plain_columns(frame)[0]
+    except _arrow_refusals():
         # For example, an integer has more than 64 bits. The engine's own error names the value.
         return None
-    if not nested:
-        return table
-    plain_columns = zip(table.schema, table.columns)
-    all_columns = [
-        nested[column] if column in nested else next(plain_columns) for column in columns
-    ]
-    schema = pyarrow.schema([field for field, _ in all_columns])
-    return pyarrow.Table.from_arrays([array for _, array in all_columns], schema=schema)
+
+
+def _table_of(columns: list[tuple[Any, Any]]) -> Any:
+    """Returns the Arrow table of these fields and arrays."""
+    import pyarrow
+
+    schema = pyarrow.schema([field for field, _ in columns])
+    return pyarrow.Table.from_arrays([array for _, array in columns], schema=schema)
 
 
 def _import_pyarrow() -> Any:
@@ -179,20 +218,42 @@ def _import_pyarrow() -> Any:
     return pyarrow
 
 
-def _array_of_arrays(values: Any) -> Any:
-    """Returns a column of lists or arrays as Arrow, or None for another column.
+def _is_nested(values: Any) -> bool:
+    """Returns whether a column has lists or arrays as objects."""
+    if values.dtype != object:
+        return False
+    present = values[values.notna()]
+    return len(present) > 0 and _family(type(present.iloc[0])) == "nested"
+
+
+def _array_column(values: Any, column: str) -> tuple[Any, Any] | None:
+    """Returns a column of lists or arrays as Arrow, or None if pyarrow refuses a value.
 
     `Table.from_pandas` would make NULL of NaN in the lists.
     """
-    if values.dtype != object:
-        return None
-    is_value = values.notna()
-    present = values[is_value]
-    if not len(present) or _family(type(present.iloc[0])) != "nested":
-        return None
     import pyarrow
 
-    return pyarrow.array(values.where(is_value, None).tolist(), from_pandas=False)
+    items = values.where(values.notna(), None).tolist()
+    try:
+        array = pyarrow.array(items, from_pandas=False)
+    except _arrow_refusals():
+        return None
+    return pyarrow.field(column, array.type), array
+
+
+def _json_column(values: Any, column: str) -> tuple[Any, Any] | None:
+    """Returns a column of JSON as Arrow, or None if the column is not JSON."""
+    import pyarrow
+
+    texts = _json_texts(values, column)
+    if texts is None:
+        return None
+    try:
+        array = pyarrow.array(texts, type=pyarrow.string())
+    except _arrow_refusals():
+        return None
+    metadata = {"ARROW:extension:name": "arrow.json"}
+    return pyarrow.field(column, array.type, metadata=metadata), array
 
 
 def _json_texts(values: Any, column: str) -> list[str | None] | None:
@@ -238,5 +299,5 @@ class _Rows:
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         for start in range(0, len(self._frame), _BLOCK_ROWS):
             block = self._frame.iloc[start : start + _BLOCK_ROWS]
-            objects = block.astype(object).where(block.notna(), None)
+            objects = block.astype(object).where(block.apply(_has_value), None)
             yield from objects.itertuples(index=False, name=None)

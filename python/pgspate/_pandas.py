@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 __all__ = ["pandas_method"]
+
+# The oids of PostgreSQL's types of numbers: int8, int2, int4, oid, float4, float8 and numeric.
+_NUMBERS = {20, 21, 23, 26, 700, 701, 1700}
+
+# The parts of a second for the units of pandas' timedeltas.
+_UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+# The integer that pandas has for a missing timedelta.
+_NAT = -(2**63)
 
 
 def pandas_method(
@@ -16,6 +25,9 @@ def pandas_method(
     Pass this function as ``method=pgspate.pandas_method``. pandas creates the table first, in a
     transaction that is not committed yet. Only this connection sees the table, so the rows are sent
     over this connection.
+
+    pandas gives timedeltas as integers, and creates columns of type bigint for them. In columns
+    that are not of numbers, such as interval, they are written as intervals.
 
     Args:
         table: The table as an object of pandas.
@@ -39,7 +51,49 @@ def pandas_method(
         >>> rows
         [(1, 'x'), (2, None)]
     """
-    from ._caller_transaction import copy_rows, quote_ident
+    from ._caller_transaction import copy_rows, quote_ident, type_oids
 
     parts = [table.name] if table.schema is None else [table.schema, table.name]
-    return copy_rows(conn, ".".join(map(quote_ident, parts)), list(keys), data_iter)
+    name = ".".join(map(quote_ident, parts))
+    units = _timedelta_units(table)
+    if units:
+        oids = type_oids(conn, name)
+        intervals = {nth: it for nth, it in units.items() if oids.get(keys[nth]) not in _NUMBERS}
+        data_iter = _with_intervals(data_iter, intervals)
+    return copy_rows(conn, name, list(keys), data_iter)
+
+
+def _timedelta_units(table: Any) -> dict[int, int]:
+    """Returns the parts of a second of each column of timedeltas, by the column's position."""
+    dtypes = list(table.frame.dtypes)
+    if table.index is not None:
+        index = table.frame.index
+        levels = [index.get_level_values(nth) for nth in range(index.nlevels)]
+        dtypes = [level.dtype for level in levels] + dtypes
+    # pandas converts timedeltas of Arrow to nanoseconds.
+    return {
+        nth: _UNITS[str(dtype)[len("timedelta64[") : -1] if hasattr(dtype, "str") else "ns"]
+        for nth, dtype in enumerate(dtypes)
+        if dtype.kind == "m"
+    }
+
+
+def _with_intervals(
+    rows: Iterable[tuple[Any, ...]], units: dict[int, int]
+) -> Iterator[tuple[Any, ...]]:
+    """Returns the rows with the texts of intervals in place of some integers."""
+    for row in rows:
+        values = list(row)
+        for nth, unit in units.items():
+            values[nth] = _interval_text(values[nth], unit)
+        yield tuple(values)
+
+
+def _interval_text(value: int | None, unit: int) -> str | None:
+    """Returns an integer as an interval with nine digits of a second, which the server rounds."""
+    if value is None or value == _NAT:
+        return None
+    seconds, rest = divmod(abs(value), unit)
+    sign = "-" if value < 0 else ""
+    fraction = f"{rest * 10**9 // unit:09}"
+    return f"{sign}{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{fraction}"

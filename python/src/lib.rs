@@ -13,6 +13,7 @@ mod copy_text;
 mod data;
 mod errors;
 mod events;
+mod frame;
 mod infer;
 mod kept;
 mod options;

@@ -15,6 +15,7 @@ use crate::call::{Caller, MakeBatches, NoBatches, Stop};
 use crate::data;
 use crate::errors::to_exception;
 use crate::events::PythonEvents;
+use crate::frame::FrameRows;
 use crate::rows::PythonRows;
 
 /// The most batches of rows in the queue. With fewer batches, the thread that makes rows would wait
@@ -27,7 +28,8 @@ const EVENT_BATCHES: usize = 2;
 #[derive(FromPyObject)]
 pub(crate) struct CallData<'py>(
     /// The kind of the data: `sources` (paths and URLs), `in_memory` or `stream` (Arrow data),
-    /// `rows`, `memory_rows` (which can be iterated several times) or `events`.
+    /// `rows`, `memory_rows` (which can be iterated several times), `frame` or `events`. A `frame`
+    /// has columns of Arrow and of Python's objects.
     String,
     /// The data.
     Bound<'py, PyAny>,
@@ -65,7 +67,7 @@ pub(crate) trait RowCommandOptions: Sized {
         py: Python<'py>,
         data: CallData<'py>,
         call: CallOptions<'py>,
-    ) -> PyResult<PreparedCall<'py, Self, PythonRows>> {
+    ) -> PyResult<PreparedCall<'py, Self, FrameRows>> {
         let mut options = Self::parse(&call.0).map_err(|error| to_exception(py, &error))?;
         let queue = BatchQueue::with_capacity(ROW_BATCHES);
         let rows = set_data(data, options.reading(), &queue)?;
@@ -104,7 +106,7 @@ fn set_data(
     data: CallData<'_>,
     options: &mut reading::ReadingOptions,
     queue: &BatchQueue<RecordBatch>,
-) -> PyResult<Option<PythonRows>> {
+) -> PyResult<Option<FrameRows>> {
     let CallData(kind, data, name) = data;
     let batches: Arc<dyn ProgramBatches> = match kind.as_str() {
         "sources" => {
@@ -120,6 +122,12 @@ fn set_data(
             let (rows, batches) =
                 PythonRows::read_ahead(&data, &name, is_stream, columns, ignores, queue)?;
             options.origin = InputOrigin::Batches(Arc::new(batches));
+            return Ok(Some(FrameRows::of_rows(rows)));
+        }
+        "frame" => {
+            let columns = options.rows.columns.take().unwrap_or_default();
+            let (rows, batches) = FrameRows::read_ahead(&data.extract()?, &name, columns, queue)?;
+            options.origin = InputOrigin::Batches(batches);
             return Ok(Some(rows));
         }
         kind => data::arrow_batches(&data, &name, kind == "in_memory")?.into(),

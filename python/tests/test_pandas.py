@@ -155,6 +155,117 @@ def test_objects_of_one_class_are_stored_exactly(db, dsn, way):
     ]
 
 
+def arrow_frame():
+    """Returns a frame whose columns Python's objects would not hold as Arrow does."""
+    pyarrow = pytest.importorskip("pyarrow")
+
+    def arrow(values, type_):
+        return pandas.array(values, dtype=pandas.ArrowDtype(type_))
+
+    utc = dt.datetime(2024, 1, 1, tzinfo=dt.timezone.utc)
+    return pandas.DataFrame({
+        "id": numpy.array([1, 2], dtype="int16"),
+        "big": numpy.array([2**64 - 1, 1], dtype="uint64"),
+        "f32": numpy.array([0.1, 1e10], dtype="float32"),
+        "span": pandas.to_timedelta(["1D", "-25h"]),
+        "nanos": pandas.to_timedelta([1500, 2500], unit="ns"),
+        "moment": pandas.to_datetime([1500, 2500], unit="ns"),
+        "zone": pandas.to_datetime([utc, utc]).tz_convert("Europe/Berlin"),
+        "ints": arrow([[2**53 + 1, None], None], pyarrow.list_(pyarrow.int64())),
+        "floats": arrow([[1.5, None, float("nan")], None], pyarrow.list_(pyarrow.float64())),
+        "map": arrow([[("k", 2**53 + 1)], None], pyarrow.map_(pyarrow.string(), pyarrow.int64())),
+        "struct": arrow([{"a": 1, "b": None}, None],
+                        pyarrow.struct([("a", pyarrow.int64()), ("b", pyarrow.int64())])),
+        "bytes": [b"x", None],
+        "json": [{"a": 1}, None],
+    })
+
+
+OBJECTS = {
+    "Decimal": Decimal("1.10"), "date": dt.date(2024, 2, 29), "time": dt.time(1, 2),
+    "UUID": uuid.UUID(int=7), "set": {1}, "int": 2**70, "timedelta": dt.timedelta(days=1),
+}
+
+
+def contents(db):
+    """Returns the types and the texts of the columns of `t`, except those of `obj`."""
+    types = db.execute(
+        "select attname::text, format_type(atttypid, atttypmod) from pg_attribute "
+        "where attrelid = 't'::regclass and attnum > 0 and attname <> 'obj' order by attnum"
+    ).fetchall()
+    names = ", ".join(f'"{name}"::text' for name, _ in types)
+    return types, db.execute(f"select {names} from t order by id").fetchall()
+
+
+@pytest.mark.parametrize("kind", OBJECTS)
+def test_an_object_column_does_not_change_the_other_columns(db, dsn, kind):
+    frame = arrow_frame()
+    pgspate.load(frame, "t", create=True, to=dsn)
+    before = contents(db)
+    assert dict(before[0])["ints"] == "bigint[]" and "{9007199254740993,NULL}" in before[1][0]
+    # The object column is the first, a middle or the last one.
+    for place in (0, 5, len(frame.columns)):
+        db.execute("drop table t")
+        other = frame.copy()
+        other.insert(place, "obj", pandas.Series([OBJECTS[kind], None], dtype=object))
+        pgspate.load(other, "t", create=True, to=dsn)
+        assert contents(db) == before
+        report = pgspate.sync(other, "t", key="id", scope="all", check=True, to=dsn)
+        assert report.unchanged == 2
+    value = db.execute("select obj from t order by id").fetchall()
+    assert value == [([1] if kind == "set" else OBJECTS[kind],), (None,)]
+
+
+def test_text_of_the_other_columns_stays_as_it_is(db, dsn):
+    frame = arrow_frame()
+    columns = ", ".join(f'"{column}" text' for column in frame.columns)
+    db.execute(f"create table t ({columns}, obj numeric)")
+    pgspate.load(frame, "t", to=dsn)
+    before = contents(db)
+    db.execute("truncate t")
+    pgspate.load(frame.assign(obj=[Decimal("1.10"), None]), "t", to=dsn)
+    assert contents(db) == before
+
+
+def test_rows_beside_arrow_stay_together(db, dsn):
+    pyarrow = pytest.importorskip("pyarrow")
+    rows = 20_000
+    chunks = pyarrow.chunked_array([range(3), range(3, 9000), [], range(9000, rows)],
+                                   type=pyarrow.int64())
+    frame = pandas.DataFrame({
+        "n": [Decimal(n) for n in range(rows)],
+        "a": pandas.Series(pandas.arrays.ArrowExtensionArray(chunks)),
+        "f": numpy.arange(rows, dtype="float32"),
+    })
+    pgspate.load(frame, "t", create=True, lanes=2, to=dsn)
+    assert stored(db, "select count(*), count(distinct a), bool_and(n = a and a = f) from t") == [
+        (rows, rows, True)
+    ]
+    pgspate.load(frame[5000:5010], "part", create=True, columns=["x", "y", "z"], to=dsn)
+    assert stored(db, "select min(x), max(y), count(*) filter (where x = z) from part") == [
+        (5000, 5009, 10)
+    ]
+    frame.iloc[12_000, 0] = Decimal("12000.5")
+    db.execute("create table i (n int, a int, f int)")
+    with pytest.raises(pgspate.Error) as caught:
+        pgspate.load(frame, "i", to=dsn)
+    assert (caught.value.place.row, caught.value.place.column) == (12_001, "n")
+    with pytest.raises(pgspate.UsageError, match="has 3 columns, but .* names 1 column"):
+        pgspate.load(frame, "i", columns=["n"], to=dsn)
+
+
+def test_nan_of_decimals_stays_nan_and_nan_of_floats_is_missing(db, dsn, way):
+    nan = float("nan")
+    frame = pandas.DataFrame({
+        "id": [1, 2, 3], "n": [Decimal("NaN")] * 3, "m": [Decimal("NaN"), None, Decimal("1.5")],
+        "x": [Decimal("NaN"), 0.5, nan], "f": [nan, 0.5, None],
+    }, dtype=object)
+    pgspate.load(frame, "t", create=True, to=dsn)
+    assert stored(db, "select n::text, m::text, x::text, f::text from t order by id") == [
+        ("NaN", "NaN", "NaN", None), ("NaN", None, "0.5", "0.5"), ("NaN", "1.5", None, None)
+    ]
+
+
 def test_a_created_column_of_decimals_holds_larger_and_finer_ones(db, dsn, way):
     today = pandas.DataFrame({"n": [Decimal("1.50"), Decimal("2.25")]}, dtype=object)
     pgspate.load(today, "t", create=True, to=dsn)

@@ -485,6 +485,36 @@ def test_to_sql_of_pandas_takes_pandas_method(server, dsn, engine):
                               (2.0, None, None)]
 
 
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_pandas_method_writes_timedeltas_as_intervals(engine, db, unit):
+    pandas = pytest.importorskip("pandas")
+    times = pandas.to_timedelta(["1s", "-25h", "1D", None]).astype(f"timedelta64[{unit}]")
+    frame = pandas.DataFrame({"n": range(4), "d": times, "e": times}, index=times)
+    frame.index.name = "i"
+    db.execute("create table t (i interval, n int, d interval, e bigint)")
+    frame.to_sql("t", engine, if_exists="append", method=pgspate.pandas_method, chunksize=3)
+    found = db.execute("select i::text, d::text, e from t order by n").fetchall()
+    texts = ["00:00:01", "-25:00:00", "24:00:00", None]
+    # Integers are pandas' own form of timedeltas.
+    assert found == list(zip(texts, texts, times.view("i8").tolist()))
+    frame.to_sql("made", engine, index=False, dtype={"d": sa.Interval},
+                 method=pgspate.pandas_method)
+    assert db.execute("select d::text from made order by n").fetchall() == [(it,) for it in texts]
+
+
+def test_pandas_method_rounds_timedeltas_as_load_does(engine, dsn, db):
+    pandas = pytest.importorskip("pandas")
+    nanos = [1499, 1500, 2500, -1500, -2500, 2**63 - 1]
+    frame = pandas.DataFrame({"d": pandas.to_timedelta(nanos, unit="ns")})
+    for table in ("a", "b"):
+        db.execute(f"create table {table} (d interval)")
+    frame.to_sql("a", engine, index=False, if_exists="append", method=pgspate.pandas_method)
+    pgspate.load(frame, "b", to=dsn)
+    assert [db.execute(f"select d::text from {table}").fetchall() for table in "ab"] == [
+        db.execute("select d::text from b").fetchall()
+    ] * 2
+
+
 def test_the_argument_to_may_be_an_engine_or_a_url(engine, db):
     pgspate.load([(1,)], '"Order lines"', columns="id", to=engine)
     pgspate.load([(2,)], '"Order lines"', columns="id", to=engine.url)
