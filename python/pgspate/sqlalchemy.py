@@ -25,6 +25,7 @@ from sqlalchemy.orm.attributes import instance_dict, instance_state
 from . import _calls
 from ._caller_transaction import copy_rows, qualified_name_and_oid, run_sync_script
 from ._errors import PlanError, UsageError
+from ._mapper_values import MapperValue, mapper_values, refuse_shared_table
 from ._related import check_related, classes_have_relationships, has_related, save_graph
 from ._report import LoadReport, SyncReport
 from ._target import conninfo_of_connection, refuse_listeners_of_session, session_of
@@ -114,6 +115,8 @@ def load(
         ['bolt', 'nut', 'washer']
     """
     model_table = _ModelTable(model)
+    if options.get("replace"):
+        refuse_shared_table(model_table.bind_arguments.get("mapper"))
     if within is None:
         rows = _without_pending(rows)
         with _without_warnings_of(rows):
@@ -134,7 +137,7 @@ def load(
         for cls, written in _save_with_related(connection, within, rows).items():
             name = _ModelTable(cls).sql_name(connection, within)
             if name == table:
-                count = written
+                count += written
             else:
                 related.append({"table": name, "rows": written})
     else:
@@ -207,7 +210,10 @@ def sync(
         for name in _NOT_WITHIN:
             if name in options:
                 raise UsageError(f"{name} has no effect within a transaction", hint=_OPTION_HINT)
-    model_table = _ModelTable(model)
+    model_table = _ModelTable(model, changes_rows=not options.get("insert_only"))
+    refuse_shared_table(model_table.bind_arguments.get("mapper"))
+    if options.get("check"):
+        model_table.mapper_values.clear()
     if within is None:
         rows = _without_pending(rows)
     with _without_warnings_of(rows):
@@ -343,9 +349,11 @@ class _ModelTable:
         bind_arguments: Arguments with which a session finds its engine or connection for the model.
         cls: Mapped class, if the class has exactly the attributes of `columns`; otherwise None.
         table_sql: Name of the table, written as in SQL.
+        mapper_values: Values that the mapper gives to new rows, by the names of attributes.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, *, changes_rows: bool = False) -> None:
+        self.mapper_values: dict[str, MapperValue] = {}
         self.dialect = PGDialect()  # type: ignore[no-untyped-call]
         if isinstance(model, sa.Table):
             self.table = model
@@ -354,10 +362,13 @@ class _ModelTable:
             self.cls: Any = None
         else:
             mapper = _mapper_of(model)
-            if not isinstance(mapper.local_table, sa.Table) or mapper.inherits is not None:
+            has_parent_table = mapper.inherits is not None and not mapper.single
+            is_one_table = isinstance(mapper.local_table, sa.Table) and len(mapper.tables) == 1
+            if has_parent_table or not is_one_table:
                 message = f"class {mapper.class_.__name__} is not mapped to one table"
                 raise UsageError(message, hint="Pass the table as the model, and dicts as rows.")
             self.table = mapper.local_table
+            self.mapper_values = mapper_values(mapper, changes_rows=changes_rows)
             self.bind_arguments = {"mapper": mapper}
             self.columns = {
                 attribute.key: attribute.columns[0]
@@ -419,9 +430,13 @@ class _ModelTable:
         written = [
             (name, column)
             for name, column in self.columns.items()
-            if column.computed is None and (name in attributes or self._has_default(column))
+            if column.computed is None
+            and (name in attributes or self._has_value_without_row(name, column))
         ]
-        make_tuple = _tuple_maker([_written_column(*pair, self.dialect) for pair in written])
+        make_tuple = _tuple_maker([
+            _written_column(name, column, self.dialect, self.mapper_values.get(name))
+            for name, column in written
+        ])
         # Generated columns are not written, even if a row has a value for them.
         known = attributes.union(name for name, _ in written)
         known.update(name for name, column in self.columns.items() if column.computed is not None)
@@ -445,8 +460,10 @@ class _ModelTable:
             return names, list(tuples(row_list))
         return names, tuples(chain(first_rows, rest))
 
-    def _has_default(self, column: sa.Column[Any]) -> bool:
-        """Returns whether the model has a default that the table does not have itself."""
+    def _has_value_without_row(self, name: str, column: sa.Column[Any]) -> bool:
+        """Returns whether the model has a value that the table does not have itself."""
+        if name in self.mapper_values:
+            return not self.mapper_values[name].is_left_to_table
         default: Any = column.default
         if default is None or default.is_scalar or default.is_callable:
             return default is not None
@@ -517,16 +534,22 @@ class _WrittenColumn(NamedTuple):
         name: Name of the attribute.
         convert: Function of the column's type that converts a value for the driver, if any.
         make_default: Function that returns the model's default, if the model has one.
+        replaces_none: Whether a row with None gets the default, too.
     """
 
     name: str
     convert: Callable[[Any], Any] | None
     make_default: Callable[[], Any] | None
+    replaces_none: bool = False
 
 
-def _written_column(name: str, column: sa.Column[Any], dialect: PGDialect) -> _WrittenColumn:
+def _written_column(
+    name: str, column: sa.Column[Any], dialect: PGDialect, mapper_value: MapperValue | None
+) -> _WrittenColumn:
     """Returns the column of an attribute, with its functions."""
     convert = column.type.dialect_impl(dialect).bind_processor(dialect)
+    if mapper_value is not None:
+        return _WrittenColumn(name, convert, mapper_value.make, mapper_value.replaces_none)
     default: Any = column.default
     make_default: Callable[[], Any] | None = None
     if default is not None and default.is_scalar:
@@ -560,8 +583,8 @@ def _tuple_maker(
 
     def make_tuple(values: dict[str, Any]) -> tuple[Any, ...]:
         row = list(map(values.get, names))
-        for nth, (name, convert, make_default) in special:
-            if name not in values:
+        for nth, (name, convert, make_default, replaces_none) in special:
+            if name not in values or (replaces_none and row[nth] is None):
                 if make_default is None:
                     continue
                 row[nth] = make_default()
