@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql.base import PGDialect
@@ -26,6 +26,7 @@ from . import _calls
 from ._caller_transaction import copy_rows, qualified_name_and_oid, run_sync_script
 from ._errors import PlanError, UsageError
 from ._mapper_values import MapperValue, mapper_values, refuse_shared_table
+from ._model_tuples import tuple_maker, written_column
 from ._related import check_related, classes_have_relationships, has_related, save_graph
 from ._report import LoadReport, SyncReport
 from ._target import conninfo_of_connection, refuse_listeners_of_session, session_of
@@ -115,6 +116,7 @@ def load(
         ['bolt', 'nut', 'washer']
     """
     model_table = _ModelTable(model)
+    model_table.write_json_as(bind if within is None else within)
     if options.get("replace"):
         refuse_shared_table(model_table.bind_arguments.get("mapper"))
     if within is None:
@@ -211,6 +213,7 @@ def sync(
             if name in options:
                 raise UsageError(f"{name} has no effect within a transaction", hint=_OPTION_HINT)
     model_table = _ModelTable(model, changes_rows=not options.get("insert_only"))
+    model_table.write_json_as(bind if within is None else within)
     refuse_shared_table(model_table.bind_arguments.get("mapper"))
     if options.get("check"):
         model_table.mapper_values.clear()
@@ -291,7 +294,9 @@ def _save_with_related(connection: Any, within: Any, rows: Sequence[Any]) -> dic
         return _ModelTable(cls).sql_name(connection, within)
 
     def write(cls: Any, group: list[Any]) -> int:
-        columns, tuples = _ModelTable(cls).columns_and_tuples(group)
+        model_table = _ModelTable(cls)
+        model_table.write_json_as(within)
+        columns, tuples = model_table.columns_and_tuples(group)
         return copy_rows(connection, table_name(cls), columns, tuples)
 
     for row in rows:
@@ -379,6 +384,15 @@ class _ModelTable:
             self.cls = mapper.class_ if attributes == self.columns.keys() else None
         self.table_sql = self.dialect.identifier_preparer.format_table(self.table)
 
+    def write_json_as(self, bind: Any) -> None:
+        """Lets values of JSON be written by the function of a bind's engine, if it has one."""
+        bind = session_of(bind)
+        if hasattr(bind, "get_bind"):
+            bind = bind.get_bind(**self.bind_arguments)
+        bind = getattr(bind, "sync_connection", None) or getattr(bind, "sync_engine", bind)
+        dialect: Any = getattr(bind, "dialect", None)
+        self.dialect._json_serializer = getattr(dialect, "_json_serializer", None)
+
     def sql_name(self, *binds: Any) -> str:
         """Returns the table's name as in SQL, with the schema that the binds translate it to.
 
@@ -433,8 +447,8 @@ class _ModelTable:
             if column.computed is None
             and (name in attributes or self._has_value_without_row(name, column))
         ]
-        make_tuple = _tuple_maker([
-            _written_column(name, column, self.dialect, self.mapper_values.get(name))
+        make_tuple = tuple_maker([
+            written_column(name, column, self.dialect, self.mapper_values.get(name))
             for name, column in written
         ])
         # Generated columns are not written, even if a row has a value for them.
@@ -525,72 +539,3 @@ def _column_attributes(cls: Any) -> tuple[str, ...]:
     except (NoInspectionAvailable, AttributeError):
         message = f"a row of class {cls.__name__} is neither a dict nor a mapped object"
         raise UsageError(message) from None
-
-
-class _WrittenColumn(NamedTuple):
-    """A column to write.
-
-    Attributes:
-        name: Name of the attribute.
-        convert: Function of the column's type that converts a value for the driver, if any.
-        make_default: Function that returns the model's default, if the model has one.
-        replaces_none: Whether a row with None gets the default, too.
-    """
-
-    name: str
-    convert: Callable[[Any], Any] | None
-    make_default: Callable[[], Any] | None
-    replaces_none: bool = False
-
-
-def _written_column(
-    name: str, column: sa.Column[Any], dialect: PGDialect, mapper_value: MapperValue | None
-) -> _WrittenColumn:
-    """Returns the column of an attribute, with its functions."""
-    convert = column.type.dialect_impl(dialect).bind_processor(dialect)
-    if mapper_value is not None:
-        return _WrittenColumn(name, convert, mapper_value.make, mapper_value.replaces_none)
-    default: Any = column.default
-    make_default: Callable[[], Any] | None = None
-    if default is not None and default.is_scalar:
-        make_default = lambda: default.arg
-    elif default is not None and default.is_callable:
-        make_default = lambda: default.arg(None)
-    elif default is not None:
-        make_default = lambda: _refuse_default(column)
-    return _WrittenColumn(name, convert, make_default)
-
-
-def _refuse_default(column: sa.Column[Any]) -> None:
-    """Raises an error for a row without a value, where the model's default is an SQL expression."""
-    message = f'a row has no value for column "{column.name}", whose default is an SQL expression'
-    hint = "Give each row a value. Or leave it to the table, by `server_default=` alone."
-    raise UsageError(message, hint=hint)
-
-
-def _tuple_maker(
-    columns: list[_WrittenColumn],
-) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
-    """Returns a function that makes a tuple from a row's values, in the order of `columns`."""
-    names = [column.name for column in columns]
-    special = [
-        (nth, column)
-        for nth, column in enumerate(columns)
-        if column.convert is not None or column.make_default is not None
-    ]
-    if not special:
-        return lambda values: tuple(map(values.get, names))
-
-    def make_tuple(values: dict[str, Any]) -> tuple[Any, ...]:
-        row = list(map(values.get, names))
-        for nth, (name, convert, make_default, replaces_none) in special:
-            if name not in values or (replaces_none and row[nth] is None):
-                if make_default is None:
-                    continue
-                row[nth] = make_default()
-            if convert is not None:
-                # Some types convert None to another value.
-                row[nth] = convert(row[nth])
-        return tuple(row)
-
-    return make_tuple
