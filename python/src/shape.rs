@@ -201,10 +201,7 @@ pub(crate) fn detect_shape(
     }
     if let Some(fields) = fields_of_record(first)? {
         let names = columns.unwrap_or_else(|| fields.clone());
-        if let Some(unknown) = names.iter().find(|name| !fields.contains(name)) {
-            let message = format!("the rows have no field \"{unknown}\"");
-            return Err(to_exception(py, &Error::new(ErrorKind::Usage, message)));
-        }
+        check_fields(py, &names, &fields)?;
         let keys = interned(&names);
         return Ok((RowShape::Mappings { keys, is_strict: false, getter: None }, names));
     }
@@ -295,6 +292,13 @@ fn fields_of_record(row: &Bound<'_, PyAny>) -> PyResult<Option<Vec<String>>> {
         return Ok(None);
     };
     extract_strings(&names).map(Some)
+}
+
+/// Refuses names of columns that are not among the fields of a record.
+fn check_fields(py: Python<'_>, names: &[String], fields: &[String]) -> PyResult<()> {
+    let Some(unknown) = names.iter().find(|name| !fields.contains(name)) else { return Ok(()) };
+    let message = format!("the rows have no field \"{unknown}\"");
+    Err(to_exception(py, &Error::new(ErrorKind::Usage, message)))
 }
 
 /// Returns the error for a row that is a table itself, such as a data frame or a record batch.
