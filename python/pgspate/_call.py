@@ -12,7 +12,7 @@ from ._options import command_arguments
 from ._progress import progress_callback
 from ._report import Report
 from ._target import conninfo
-from ._words import refuse_foreign_words
+from ._words import refuse_foreign_words, refuse_table_object
 
 R_co = TypeVar("R_co", bound=Report, covariant=True)
 
@@ -51,6 +51,7 @@ class Command(Generic[R_co]):
     ) -> Any:
         """Runs the command and returns its report as a dict."""
         refuse_foreign_words(options)
+        refuse_table_object(options.get("table"))
         if self.check_options is not None:
             self.check_options(options)
         rest = dict(options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import AsyncIterable, Iterable, Mapping
 from typing import Any, Protocol, Union
@@ -74,7 +75,12 @@ def classify_data(
             data = _without_null_types(_without_unknown_types(data))
         is_in_memory = any(_is_in_memory_class(package, data) for package in _IN_MEMORY_CLASSES)
         return ("in_memory" if is_in_memory else "stream", data, name), None
-    if isinstance(data, Iterable) and not isinstance(data, (bytes, bytearray)):
+    if _is_open_file(data):
+        message = f"an object of class {name} is an open file, which cannot be loaded"
+        hint = "Give the path of the file. Or give a data frame or an Arrow reader, for example "
+        hint += "`pandas.read_csv(file)` or `pyarrow.csv.open_csv(file)`."
+        raise UsageError(message, hint=hint)
+    if isinstance(data, Iterable) and not isinstance(data, (bytes, bytearray, memoryview)):
         return ("rows", data, name), None
     hint = (
         "Give paths or URLs, Arrow data, a data frame, or an iterable of dicts, tuples or "
@@ -82,6 +88,11 @@ def classify_data(
     )
     message = f"an object of class {name} cannot be loaded"
     raise UsageError(message, hint=_async_hint(data) or hint)
+
+
+def _is_open_file(data: object) -> bool:
+    """Returns whether the data is an open file, or an object that reads like one."""
+    return isinstance(data, io.IOBase) or (hasattr(data, "read") and hasattr(data, "readline"))
 
 
 def _without_unknown_types(frame: Any) -> Any:

@@ -11,12 +11,12 @@ are loaded through Arrow.
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
 from ._errors import ConversionError, UsageError
+from ._json import encode
 
 # Object columns whose values are all of such a kind are converted by pyarrow as they are. The names
 # are those of pandas' `infer_dtype`.
@@ -271,8 +271,8 @@ def _json_texts(values: Any, column: str) -> list[str | None] | None:
     texts: list[str | None] = []
     for row, (value, has_value) in enumerate(zip(values, is_value), start=1):
         try:
-            texts.append(json.dumps(value) if has_value else None)
-        except (TypeError, ValueError) as error:
+            texts.append(encode(value) if has_value else None)
+        except (TypeError, ValueError, RecursionError) as error:
             place = {"row": row, "column": column}
             raise ConversionError(
                 f'could not write a value of column "{column}" as JSON',

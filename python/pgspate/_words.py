@@ -47,3 +47,13 @@ def refuse_foreign_words(names: Iterable[str]) -> None:
     for name in names:
         if name in _HINTS:
             raise UsageError(f"pgspate has no option `{name}=`", hint=_HINTS[name])
+
+
+def refuse_table_object(table: object) -> None:
+    """Raises `UsageError` for a table that is not given by its name."""
+    if table is None or isinstance(table, str):
+        return
+    message = f"the table is an object of class {type(table).__name__}, not a name"
+    hint = "Give the name of the table as in SQL. `pgspate.sqlalchemy` has a `load` and a `sync` "
+    hint += "for tables and models of SQLAlchemy."
+    raise UsageError(message, hint=hint)

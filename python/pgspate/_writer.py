@@ -15,6 +15,7 @@ from ._errors import Error, UsageError
 from ._report import Report, counted
 from ._returned import Row, make_reader
 from ._target import conninfo
+from ._words import refuse_table_object
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -97,6 +98,7 @@ class WriterBase:
         if when_full not in ("wait", "refuse"):
             raise UsageError(f'unknown value "{when_full}" of `when_full=`',
                              hint="Use `wait` or `refuse`.")
+        refuse_table_object(table)
         self._to = conninfo(to)
         self._settings = {
             "connections": connections,
@@ -148,6 +150,7 @@ class WriterBase:
         if plan is not None:
             return plan
         name, returned, conflict, conflict_key, named = wanted
+        refuse_table_object(name)
         if name is None:
             raise UsageError("no table is given", hint="Pass `table=` to the call or the writer.")
         plan = _pgspate.InsertPlan(name, list(returned), conflict, list(conflict_key),

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql.base import PGDialect
@@ -25,6 +25,8 @@ from sqlalchemy.orm.attributes import instance_dict, instance_state
 from . import _calls
 from ._caller_transaction import copy_rows, qualified_name_and_oid, run_sync_script
 from ._errors import PlanError, UsageError
+from ._mapper_values import MapperValue, mapper_values, refuse_shared_table
+from ._model_tuples import tuple_maker, written_column
 from ._related import check_related, classes_have_relationships, has_related, save_graph
 from ._report import LoadReport, SyncReport
 from ._target import conninfo_of_connection, refuse_listeners_of_session, session_of
@@ -114,6 +116,9 @@ def load(
         ['bolt', 'nut', 'washer']
     """
     model_table = _ModelTable(model)
+    model_table.write_json_as(bind if within is None else within)
+    if options.get("replace"):
+        refuse_shared_table(model_table.bind_arguments.get("mapper"))
     if within is None:
         rows = _without_pending(rows)
         with _without_warnings_of(rows):
@@ -134,7 +139,7 @@ def load(
         for cls, written in _save_with_related(connection, within, rows).items():
             name = _ModelTable(cls).sql_name(connection, within)
             if name == table:
-                count = written
+                count += written
             else:
                 related.append({"table": name, "rows": written})
     else:
@@ -207,7 +212,11 @@ def sync(
         for name in _NOT_WITHIN:
             if name in options:
                 raise UsageError(f"{name} has no effect within a transaction", hint=_OPTION_HINT)
-    model_table = _ModelTable(model)
+    model_table = _ModelTable(model, changes_rows=not options.get("insert_only"))
+    model_table.write_json_as(bind if within is None else within)
+    refuse_shared_table(model_table.bind_arguments.get("mapper"))
+    if options.get("check"):
+        model_table.mapper_values.clear()
     if within is None:
         rows = _without_pending(rows)
     with _without_warnings_of(rows):
@@ -285,7 +294,9 @@ def _save_with_related(connection: Any, within: Any, rows: Sequence[Any]) -> dic
         return _ModelTable(cls).sql_name(connection, within)
 
     def write(cls: Any, group: list[Any]) -> int:
-        columns, tuples = _ModelTable(cls).columns_and_tuples(group)
+        model_table = _ModelTable(cls)
+        model_table.write_json_as(within)
+        columns, tuples = model_table.columns_and_tuples(group)
         return copy_rows(connection, table_name(cls), columns, tuples)
 
     for row in rows:
@@ -343,9 +354,11 @@ class _ModelTable:
         bind_arguments: Arguments with which a session finds its engine or connection for the model.
         cls: Mapped class, if the class has exactly the attributes of `columns`; otherwise None.
         table_sql: Name of the table, written as in SQL.
+        mapper_values: Values that the mapper gives to new rows, by the names of attributes.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, *, changes_rows: bool = False) -> None:
+        self.mapper_values: dict[str, MapperValue] = {}
         self.dialect = PGDialect()  # type: ignore[no-untyped-call]
         if isinstance(model, sa.Table):
             self.table = model
@@ -354,10 +367,13 @@ class _ModelTable:
             self.cls: Any = None
         else:
             mapper = _mapper_of(model)
-            if not isinstance(mapper.local_table, sa.Table) or mapper.inherits is not None:
+            has_parent_table = mapper.inherits is not None and not mapper.single
+            is_one_table = isinstance(mapper.local_table, sa.Table) and len(mapper.tables) == 1
+            if has_parent_table or not is_one_table:
                 message = f"class {mapper.class_.__name__} is not mapped to one table"
                 raise UsageError(message, hint="Pass the table as the model, and dicts as rows.")
             self.table = mapper.local_table
+            self.mapper_values = mapper_values(mapper, changes_rows=changes_rows)
             self.bind_arguments = {"mapper": mapper}
             self.columns = {
                 attribute.key: attribute.columns[0]
@@ -367,6 +383,15 @@ class _ModelTable:
             attributes = set(_column_attributes(mapper.class_))
             self.cls = mapper.class_ if attributes == self.columns.keys() else None
         self.table_sql = self.dialect.identifier_preparer.format_table(self.table)
+
+    def write_json_as(self, bind: Any) -> None:
+        """Lets values of JSON be written by the function of a bind's engine, if it has one."""
+        bind = session_of(bind)
+        if hasattr(bind, "get_bind"):
+            bind = bind.get_bind(**self.bind_arguments)
+        bind = getattr(bind, "sync_connection", None) or getattr(bind, "sync_engine", bind)
+        dialect: Any = getattr(bind, "dialect", None)
+        self.dialect._json_serializer = getattr(dialect, "_json_serializer", None)
 
     def sql_name(self, *binds: Any) -> str:
         """Returns the table's name as in SQL, with the schema that the binds translate it to.
@@ -419,9 +444,13 @@ class _ModelTable:
         written = [
             (name, column)
             for name, column in self.columns.items()
-            if column.computed is None and (name in attributes or self._has_default(column))
+            if column.computed is None
+            and (name in attributes or self._has_value_without_row(name, column))
         ]
-        make_tuple = _tuple_maker([_written_column(*pair, self.dialect) for pair in written])
+        make_tuple = tuple_maker([
+            written_column(name, column, self.dialect, self.mapper_values.get(name))
+            for name, column in written
+        ])
         # Generated columns are not written, even if a row has a value for them.
         known = attributes.union(name for name, _ in written)
         known.update(name for name, column in self.columns.items() if column.computed is not None)
@@ -445,8 +474,10 @@ class _ModelTable:
             return names, list(tuples(row_list))
         return names, tuples(chain(first_rows, rest))
 
-    def _has_default(self, column: sa.Column[Any]) -> bool:
-        """Returns whether the model has a default that the table does not have itself."""
+    def _has_value_without_row(self, name: str, column: sa.Column[Any]) -> bool:
+        """Returns whether the model has a value that the table does not have itself."""
+        if name in self.mapper_values:
+            return not self.mapper_values[name].is_left_to_table
         default: Any = column.default
         if default is None or default.is_scalar or default.is_callable:
             return default is not None
@@ -508,66 +539,3 @@ def _column_attributes(cls: Any) -> tuple[str, ...]:
     except (NoInspectionAvailable, AttributeError):
         message = f"a row of class {cls.__name__} is neither a dict nor a mapped object"
         raise UsageError(message) from None
-
-
-class _WrittenColumn(NamedTuple):
-    """A column to write.
-
-    Attributes:
-        name: Name of the attribute.
-        convert: Function of the column's type that converts a value for the driver, if any.
-        make_default: Function that returns the model's default, if the model has one.
-    """
-
-    name: str
-    convert: Callable[[Any], Any] | None
-    make_default: Callable[[], Any] | None
-
-
-def _written_column(name: str, column: sa.Column[Any], dialect: PGDialect) -> _WrittenColumn:
-    """Returns the column of an attribute, with its functions."""
-    convert = column.type.dialect_impl(dialect).bind_processor(dialect)
-    default: Any = column.default
-    make_default: Callable[[], Any] | None = None
-    if default is not None and default.is_scalar:
-        make_default = lambda: default.arg
-    elif default is not None and default.is_callable:
-        make_default = lambda: default.arg(None)
-    elif default is not None:
-        make_default = lambda: _refuse_default(column)
-    return _WrittenColumn(name, convert, make_default)
-
-
-def _refuse_default(column: sa.Column[Any]) -> None:
-    """Raises an error for a row without a value, where the model's default is an SQL expression."""
-    message = f'a row has no value for column "{column.name}", whose default is an SQL expression'
-    hint = "Give each row a value. Or leave it to the table, by `server_default=` alone."
-    raise UsageError(message, hint=hint)
-
-
-def _tuple_maker(
-    columns: list[_WrittenColumn],
-) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
-    """Returns a function that makes a tuple from a row's values, in the order of `columns`."""
-    names = [column.name for column in columns]
-    special = [
-        (nth, column)
-        for nth, column in enumerate(columns)
-        if column.convert is not None or column.make_default is not None
-    ]
-    if not special:
-        return lambda values: tuple(map(values.get, names))
-
-    def make_tuple(values: dict[str, Any]) -> tuple[Any, ...]:
-        row = list(map(values.get, names))
-        for nth, (name, convert, make_default) in special:
-            if name not in values:
-                if make_default is None:
-                    continue
-                row[nth] = make_default()
-            if convert is not None:
-                # Some types convert None to another value.
-                row[nth] = convert(row[nth])
-        return tuple(row)
-
-    return make_tuple

@@ -52,7 +52,7 @@ pub(crate) struct ClassCache {
     /// The classes of [`STANDARD`].
     standard: Vec<(Py<PyAny>, ValueClass)>,
     enum_class: Py<PyAny>,
-    json_dumps: Py<PyAny>,
+    encode_json: Py<PyAny>,
     utc: Py<PyAny>,
     epoch: Py<PyAny>,
     epoch_utc: Py<PyAny>,
@@ -90,7 +90,7 @@ impl ClassCache {
             references: Vec::new(),
             standard,
             enum_class: py.import("enum")?.getattr("Enum")?.unbind(),
-            json_dumps: py.import("json")?.getattr("dumps")?.unbind(),
+            encode_json: py.import("pgspate._json")?.getattr("encode")?.unbind(),
             utc: utc.unbind(),
             epoch: datetime.call1((1970, 1, 1))?.unbind(),
             epoch_utc,
@@ -109,12 +109,12 @@ impl ClassCache {
         Ok(class)
     }
 
-    /// Returns `json.dumps(value)`.
-    pub(crate) fn json_dumps<'py>(
+    /// Returns a value as JSON text.
+    pub(crate) fn encode_json<'py>(
         &self,
         value: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyString>> {
-        Ok(self.json_dumps.bind(value.py()).call1((value,))?.cast_into()?)
+        Ok(self.encode_json.bind(value.py()).call1((value,))?.cast_into()?)
     }
 
     /// Returns `datetime.timezone.utc`.

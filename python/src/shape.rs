@@ -9,13 +9,18 @@ use std::collections::VecDeque;
 use pgspate::numbers::counted;
 use pgspate::{Error, ErrorKind};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyMapping, PyString, PyTuple};
+use pyo3::types::{
+    PyByteArray, PyBytes, PyDict, PyList, PyMapping, PyMemoryView, PyString, PyTuple,
+};
 
 use crate::errors::to_exception;
 use crate::rows::RowFault;
 
 /// The number of rows that are read to find out the shape, before the first row is loaded.
 pub(crate) const ROWS_AHEAD: usize = 1000;
+
+/// What a first row with keys does, for messages.
+const NAMES_VALUES: &str = "names its values";
 
 /// The shape of the rows.
 pub(crate) enum RowShape {
@@ -49,14 +54,32 @@ impl RowShape {
             }
             RowShape::Objects { names, getter } => {
                 let py = row.py();
-                if let Some(getter) = getter {
-                    return Ok(getter.bind(py).call1((row,))?.cast_into().map_err(PyErr::from)?);
+                let values = match getter {
+                    Some(getter) => getter.bind(py).call1((&row,)),
+                    None => {
+                        let values = names.iter().map(|name| row.getattr(name.bind(py)));
+                        let values: PyResult<Vec<_>> = values.collect();
+                        values.and_then(|values| Ok(PyTuple::new(py, values)?.into_any()))
+                    }
+                };
+                match values {
+                    Ok(values) => Ok(values.cast_into().map_err(PyErr::from)?),
+                    Err(_) if !row.hasattr("__dataclass_fields__")? => {
+                        Err(other_class_fault(&row, "is a dataclass")?)
+                    }
+                    Err(error) => Err(error.into()),
                 }
-                let values = names.iter().map(|name| row.getattr(name.bind(py)));
-                Ok(PyTuple::new(py, values.collect::<PyResult<Vec<_>>>()?)?)
             }
         }
     }
+}
+
+/// Returns the fault for a row of another form than the first row.
+fn other_class_fault(row: &Bound<'_, PyAny>, first_row: &str) -> PyResult<RowFault> {
+    let class = row.get_type().name()?;
+    let message = format!("the row is of class {class}, but the first row {first_row}");
+    let hint = "Give all rows in one form: as dicts, tuples, lists or dataclasses.";
+    Ok(RowFault::Value(Error::new(ErrorKind::Type, message).hint(hint)))
 }
 
 fn sequence_values(row: Bound<'_, PyAny>, count: usize) -> Result<Bound<'_, PyTuple>, RowFault> {
@@ -68,11 +91,16 @@ fn sequence_values(row: Bound<'_, PyAny>, count: usize) -> Result<Bound<'_, PyTu
         Ok(tuple) => return Err(wrong_count(tuple.len())),
         Err(other) => other.into_inner(),
     };
-    let found = row.len()?;
+    let Ok(found) = row.len() else {
+        return Err(other_class_fault(&row, "is a sequence of values")?);
+    };
     if let Ok(list) = row.cast_exact::<PyList>() {
         return if found == count { Ok(list.to_tuple()) } else { Err(wrong_count(found)) };
     }
-    if found != count || row.is_instance_of::<PyString>() || row.cast::<PyMapping>().is_ok() {
+    if is_text_or_bytes(&row) || row.cast::<PyMapping>().is_ok() {
+        return Err(other_class_fault(&row, "is a sequence of values")?);
+    }
+    if found != count {
         return Err(wrong_count(found));
     }
     let values: PyResult<Vec<_>> = (0..count).map(|nth| row.get_item(nth)).collect();
@@ -87,8 +115,14 @@ fn mapping_values<'py>(
 ) -> Result<Bound<'py, PyTuple>, RowFault> {
     let py = row.py();
     let Ok(dict) = row.cast::<PyDict>() else {
-        let values = keys.iter().map(|key| row.get_item(key.bind(py)));
-        return Ok(PyTuple::new(py, values.collect::<PyResult<Vec<_>>>()?)?);
+        let values: PyResult<Vec<_>> = keys.iter().map(|key| row.get_item(key.bind(py))).collect();
+        return match values {
+            Ok(values) => Ok(PyTuple::new(py, values)?),
+            Err(_) if !row.hasattr("keys")? && fields_of_record(row)?.is_none() => {
+                Err(other_class_fault(row, NAMES_VALUES)?)
+            }
+            Err(error) => Err(error.into()),
+        };
     };
     // A subclass of dict, such as a defaultdict, may return values for keys that it does not have.
     if let Some(get_all) = getter.as_ref().filter(|_| row.is_exact_instance_of::<PyDict>()) {
@@ -162,6 +196,15 @@ pub(crate) fn detect_shape(
         let names = columns.unwrap_or_default();
         return Ok((RowShape::Sequences(names.len()), names));
     };
+    if let Some(error) = table_as_row_error(first)? {
+        return Err(to_exception(py, &error));
+    }
+    if let Some(fields) = fields_of_record(first)? {
+        let names = columns.unwrap_or_else(|| fields.clone());
+        check_fields(py, &names, &fields)?;
+        let keys = interned(&names);
+        return Ok((RowShape::Mappings { keys, is_strict: false, getter: None }, names));
+    }
     if first.hasattr("keys")? {
         let is_strict = columns.is_none() && !ignore_unknown;
         let names = match columns {
@@ -184,15 +227,8 @@ pub(crate) fn detect_shape(
         let getter = make_getter(py, "attrgetter", &attributes)?;
         return Ok((RowShape::Objects { names: attributes, getter }, names));
     }
-    if first.is_instance_of::<PyString>() || first.len().is_err() {
-        let class = first.get_type().name()?;
-        let error = Error::new(ErrorKind::Usage, format!("a row of class {class} has no columns"));
-        return Err(to_exception(
-            py,
-            &error.hint(
-                "Give dicts, tuples, lists or dataclasses; a row of one column is `(value,)`.",
-            ),
-        ));
+    if is_text_or_bytes(first) || first.len().is_err() {
+        return Err(to_exception(py, &no_columns_error(first)?));
     }
     let values = first.len()?;
     if values == 0 {
@@ -222,10 +258,79 @@ fn no_values_error(py: Python<'_>) -> PyErr {
     to_exception(py, &error.hint("Give each row at least one value, which may be None."))
 }
 
+/// Returns whether a row is a text or bytes, whose items are no values.
+fn is_text_or_bytes(row: &Bound<'_, PyAny>) -> bool {
+    row.is_instance_of::<PyString>()
+        || row.is_instance_of::<PyBytes>()
+        || row.is_instance_of::<PyByteArray>()
+        || row.is_instance_of::<PyMemoryView>()
+}
+
+fn no_columns_error(row: &Bound<'_, PyAny>) -> PyResult<Error> {
+    let class = row.get_type().name()?;
+    let error = Error::new(ErrorKind::Usage, format!("a row of class {class} has no columns"));
+    Ok(error.hint(match is_text_or_bytes(row) {
+        true => {
+            "Give dicts, tuples, lists or dataclasses; a row of one column is `(value,)`. For the \
+             rows of a file, give the file's path."
+        }
+        false => "Give dicts, tuples, lists or dataclasses; a row of one column is `(value,)`.",
+    }))
+}
+
+/// Returns the names of the fields of a record of numpy, and None for another row.
+fn fields_of_record(row: &Bound<'_, PyAny>) -> PyResult<Option<Vec<String>>> {
+    if row.is_exact_instance_of::<PyDict>() || row.is_exact_instance_of::<PyTuple>() {
+        return Ok(None);
+    }
+    let Ok(dtype) = row.getattr("dtype") else { return Ok(None) };
+    let is_record =
+        row.get_type().mro().iter().any(|class| {
+            class.getattr("__name__").is_ok_and(|name| name.eq("void").unwrap_or(false))
+        });
+    let Some(names) = dtype.getattr("names").ok().filter(|it| is_record && !it.is_none()) else {
+        return Ok(None);
+    };
+    extract_strings(&names).map(Some)
+}
+
+/// Refuses names of columns that are not among the fields of a record.
+fn check_fields(py: Python<'_>, names: &[String], fields: &[String]) -> PyResult<()> {
+    let Some(unknown) = names.iter().find(|name| !fields.contains(name)) else { return Ok(()) };
+    let message = format!("the rows have no field \"{unknown}\"");
+    Err(to_exception(py, &Error::new(ErrorKind::Usage, message)))
+}
+
+/// Returns the error for a row that is a table itself, such as a data frame or a record batch.
+fn table_as_row_error(row: &Bound<'_, PyAny>) -> PyResult<Option<Error>> {
+    let is_arrow = row.hasattr("__arrow_c_stream__")? || row.hasattr("__arrow_c_array__")?;
+    if !row.hasattr("__dataframe__")? && !(is_arrow && row.hasattr("schema")?) {
+        return Ok(None);
+    }
+    let (class, module) = (row.get_type().name()?, row.get_type().module()?);
+    let message = format!("the data consists of several tables of class {class}");
+    let hint = match module.to_str()?.split('.').next() {
+        Some("pandas") => "Give one data frame: `pandas.concat(frames)`. Or load each by itself.",
+        Some("polars") => "Give one data frame: `polars.concat(frames)`. Or load each by itself.",
+        _ => {
+            "Give one table: `pyarrow.Table.from_batches(batches)` or \
+             `pyarrow.concat_tables(tables)`. Or give a stream: \
+             `pyarrow.RecordBatchReader.from_batches(schema, batches)`."
+        }
+    };
+    Ok(Some(Error::new(ErrorKind::Usage, message).hint(hint)))
+}
+
 /// Returns the keys of the first rows, in the order of their first occurrence.
 fn keys_of_rows(ahead: &VecDeque<Bound<'_, PyAny>>) -> PyResult<Vec<String>> {
     let mut names: Vec<String> = Vec::new();
-    for row in ahead {
+    for (nth, row) in ahead.iter().enumerate() {
+        if !row.hasattr("keys")? {
+            return Err(match other_class_fault(row, NAMES_VALUES)?.at_row(Some(nth)) {
+                RowFault::Python(error) => error,
+                RowFault::Value(error) => to_exception(row.py(), &error),
+            });
+        }
         for key in extract_strings(&row.call_method0("keys")?)? {
             if !names.contains(&key) {
                 names.push(key);

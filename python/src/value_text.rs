@@ -9,7 +9,7 @@ use pgspate::encode::arrow::text::write_hex;
 use pgspate::encode::arrow::write_float8;
 use pgspate::target::{PgType, TypeKind};
 use pgspate::{Error, ErrorKind};
-use pyo3::exceptions::PyUnicodeEncodeError;
+use pyo3::exceptions::{PyRecursionError, PyTypeError, PyUnicodeEncodeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
@@ -152,7 +152,19 @@ impl ValueTextWriter {
     }
 
     fn write_json(&mut self, value: &Bound<'_, PyAny>, out: &mut String) -> Result<(), RowFault> {
-        let text = self.classes.json_dumps(value)?;
+        let py = value.py();
+        let text = self.classes.encode_json(value).map_err(|error| {
+            let is_value_error = error.is_instance_of::<PyTypeError>(py)
+                || error.is_instance_of::<PyValueError>(py)
+                || error.is_instance_of::<PyRecursionError>(py);
+            if !is_value_error {
+                return RowFault::Python(error);
+            }
+            let message = format!("the value cannot be written as JSON: {}", error.value(py));
+            let hint = "Give the value as JSON text, for example by \
+                        `json.dumps(value, default=str)`.";
+            RowFault::Value(Error::new(ErrorKind::Type, message).hint(hint))
+        })?;
         out.push_str(text.to_str()?);
         Ok(())
     }

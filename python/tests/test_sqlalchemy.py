@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import enum
+import json
 import uuid
 from decimal import Decimal
 
@@ -539,3 +540,22 @@ def test_a_model_that_is_no_model_is_refused(engine):
         with orm.Session(engine) as session:
             with pytest.raises(pgspate.UsageError, match="neither a model nor a table"):
                 pgspate.sqlalchemy.load(session, model, [])
+
+
+@pytest.mark.parametrize("is_within", [False, True])
+def test_json_is_written_by_the_function_of_the_engine(server, dsn, engine, is_within):
+    url = url_of(server, dsn, "psycopg")
+    as_text = sa.create_engine(url, json_serializer=lambda value: json.dumps(value, default=str))
+    for used, is_refused in [(engine, True), (as_text, False)]:
+        with orm.Session(used) as session:
+            within = {"within": session} if is_within else {}
+            rows = [{"id": 1, "facts": {}}, {"id": 2, "facts": {"price": Decimal("1.10")}}]
+            if not is_refused:
+                pgspate.sqlalchemy.load(session, Order, rows, **within)
+                session.commit()
+                continue
+            with pytest.raises(pgspate.ConversionError, match="not JSON serializable") as caught:
+                pgspate.sqlalchemy.load(session, Order, rows, **within)
+            assert (caught.value.place.row, caught.value.place.column) == (2, "facts")
+    assert [order.facts for order in orders(engine)] == [{}, {"price": "1.10"}]
+    as_text.dispose()
