@@ -304,7 +304,8 @@ fn check_fields(py: Python<'_>, names: &[String], fields: &[String]) -> PyResult
 /// Returns the error for a row that is a table itself, such as a data frame or a record batch.
 fn table_as_row_error(row: &Bound<'_, PyAny>) -> PyResult<Option<Error>> {
     let is_arrow = row.hasattr("__arrow_c_stream__")? || row.hasattr("__arrow_c_array__")?;
-    if !row.hasattr("__dataframe__")? && !(is_arrow && row.hasattr("schema")?) {
+    let is_table = row.hasattr("__dataframe__")? || (is_arrow && row.hasattr("schema")?);
+    if !is_table {
         return Ok(None);
     }
     let (class, module) = (row.get_type().name()?, row.get_type().module()?);
