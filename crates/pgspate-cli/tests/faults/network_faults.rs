@@ -57,11 +57,13 @@ fn random_trial(random: &mut TestRandom) -> LoadTrial {
 
 #[test]
 fn a_proxy_without_faults_changes_nothing() {
-    // The expected numbers of commits of the lanes.
-    for (settings, commits) in SETTINGS.into_iter().zip([3, *CHUNKS]) {
+    // The expected numbers of commits of the lanes. At the end, a lane without a chunk commits
+    // nothing: the other lanes may have been faster.
+    for (settings, commits) in SETTINGS.into_iter().zip([1..=3, *CHUNKS..=*CHUNKS]) {
         let (messages, committed) = count_messages(settings());
         assert!(messages > 300, "the load has only {messages} messages");
-        assert_eq!(committed, COMMITS_BEFORE_ROWS + commits);
+        let of_lanes = committed - COMMITS_BEFORE_ROWS;
+        assert!(commits.contains(&of_lanes), "{of_lanes} commits, expected {commits:?}");
     }
 }
 
