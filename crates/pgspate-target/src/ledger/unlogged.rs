@@ -230,6 +230,16 @@ pub(super) async fn bind_job(client: &Client, job: JobId, identity: &JobIdentity
     bind(client, UnloggedWriter::Job(job), is_whole, false).await.map(|()| true)
 }
 
+/// Returns whether rows of the job may exist in logged tables. A chunk's rows and its row in the
+/// ledger are written in one transaction, so a crash loses both or neither.
+async fn has_written(client: &Client, job: JobId) -> Result<bool> {
+    let sql = "select finished is not null or exists (select from pgspate.ledger l \
+                                                      where l.job = j.job) \
+               from pgspate.job j where j.job = $1";
+    let row = client.fetch_opt(sql, &[&job.0]).await.map_err(ledger_error())?;
+    Ok(row.is_none_or(|row| row.get(0)))
+}
+
 /// Resets a job whose rows were all removed by a crash. Returns whether the job was reset.
 ///
 /// # Errors
@@ -246,10 +256,13 @@ pub async fn restart_emptied_job(
     };
     let identity = JobIdentity { unlogged, ..identity.clone() };
     let binding = read_binding(client, UnloggedWriter::Job(job)).await?;
-    if row_survival(binding, job, &identity)? == RowSurvival::Kept {
+    let is_dead = binding.is_some_and(|binding| !binding.is_alive);
+    let is_reset = is_dead && !has_written(client, job).await?;
+    if !is_reset && row_survival(binding, job, &identity)? == RowSurvival::Kept {
         return Ok(false);
     }
-    let bind = UnloggedWriter::Job(job).bind_sql(true, true);
+    let is_whole = unlogged == UnloggedExtent::Everything;
+    let bind = UnloggedWriter::Job(job).bind_sql(is_whole, true);
     let sql = format!(
         "begin isolation level read committed; delete from pgspate.ledger where job = {0}; \
          delete from pgspate.reject where job = {0}; \
