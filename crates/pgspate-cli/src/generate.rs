@@ -122,8 +122,8 @@ fn describe(command: &Command, text: &mut String) {
     }
 }
 
-/// Returns an argument as the reference writes it: `-t`, `--table TABLE`, or `--replace[=HOW]` if its
-/// value may be left out.
+/// Returns an argument as the reference writes it: `-t`, `--table TABLE`, or `--replace[=HOW]` if
+/// its value may be left out.
 fn spelling(arg: &Arg) -> String {
     let takes_value = arg.get_action().takes_values();
     let names = arg.get_value_names().into_iter().flatten().map(|name| name.as_str());

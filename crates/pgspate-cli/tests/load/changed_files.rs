@@ -10,8 +10,8 @@ use std::path::Path;
 
 use crate::support::{LoadCase, Run, finish, session, spawn, wait_until};
 
-/// Rows of 1.9 KiB: about 19 MB in five chunks of 4 MiB. The server would compress longer rows, which
-/// takes it longer than all else.
+/// Rows of 1.9 KiB: about 19 MB in five chunks of 4 MiB. The server would compress longer rows,
+/// which takes it longer than all else.
 const ROWS: u64 = 10_000;
 const PAD: usize = 1_900;
 /// The ids of rows at which a load is blocked. The first row is in the third chunk, when the load

@@ -79,8 +79,8 @@ create policy work on pgspate.member_scope using (exists (
     select from pgspate.fleet where fleet.fleet = member_scope.fleet
         and fleet.generation = member_scope.generation and IS_OURS))";
 
-/// Which members of its generation an array of jobs has. Slurm starts some members again as an array
-/// of their indexes.
+/// Which members of its generation an array of jobs has. Slurm starts some members again as an
+/// array of their indexes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ArrayExtent {
     /// All members.
@@ -104,7 +104,8 @@ pub struct FleetMember {
     pub members: i32,
     /// This member's index, from `first` on.
     pub member: i32,
-    /// Which members `first` and `members` describe. If only some: those from the first to the last.
+    /// Which members `first` and `members` describe. If only some, these are the first of them and
+    /// the number of indexes up to the last.
     pub extent: ArrayExtent,
     /// Whether the member's rows replace rows of earlier generations.
     pub replaces_rows: bool,

@@ -497,7 +497,8 @@ mod tests {
             let advance = client.prepare(&AppliedStream::advance_sql()).await.unwrap();
             let record = "insert into pgspate.change \
                           (job, ordinal, table_oid, kind, object, steps, done, beside) \
-                          values (7, 1, 'public.t'::regclass, 'primary key', 't_pkey', '{x}', 0, false)";
+                          values (7, 1, 'public.t'::regclass, 'primary key', 't_pkey', '{x}', 0, \
+                                  false)";
             client.batch_execute(record).await.unwrap();
             let to = StreamPosition { ordinal: 5, ..StreamPosition::default() };
             for (write, done, is_refused) in [
