@@ -211,8 +211,8 @@ fn runtime() -> Runtime {
 /// Options with small ranges and short timeouts, so that faults occur and end quickly.
 fn options() -> SourceOptions {
     SourceOptions {
-        stall: Duration::from_millis(400),
-        retry: Duration::from_secs(2),
+        stall: Duration::from_secs(1),
+        retry: Duration::from_secs(5),
         range_bytes: 10_000,
         ranges_in_flight: 3,
         ..SourceOptions::default()

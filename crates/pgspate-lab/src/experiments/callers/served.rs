@@ -154,20 +154,20 @@ impl ServedProcess {
         Ok(process)
     }
 
-    /// Reads the process id and the address. An error is what the process says instead.
+    /// Reads the process id and the address. The process may write before the shell has written the
+    /// id. An error is what the process says instead of its address.
     fn read_start(&mut self, stderr: ChildStderr) -> Result<(), String> {
         let mut lines = BufReader::new(stderr).lines();
         let mut next = || lines.next().and_then(Result::ok);
-        self.pid = next().and_then(|line| line.parse().ok()).ok_or("it has no process id")?;
-        let address = loop {
+        while self.pid == 0 || self.authority.is_empty() {
             let line = next().ok_or("it has ended")?;
-            match line.strip_prefix("listening on http://") {
-                Some(address) => break address.to_owned(),
-                None if line.starts_with("error:") => return Err(line),
-                None => {}
+            match (line.strip_prefix("listening on http://"), line.parse()) {
+                (Some(address), _) => self.authority = address.to_owned(),
+                (None, Ok(pid)) => self.pid = pid,
+                (None, Err(_)) if line.starts_with("error:") => return Err(line),
+                (None, Err(_)) => {}
             }
-        };
-        self.authority = address;
+        }
         // What it says later must not fill the pipe.
         thread::spawn(move || lines.for_each(drop));
         Ok(())
