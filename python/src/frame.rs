@@ -1,7 +1,7 @@
 //! Rows of a data frame that has columns of Arrow and columns of Python's objects.
 //!
-//! Each column is stored as it is without the other columns: Python's values are converted as those
-//! of rows, and the other columns as those of an Arrow table.
+//! No column changes how another column is stored. Python's values are converted like those of
+//! rows, and the other columns like those of an Arrow table.
 
 use std::sync::Arc;
 
