@@ -28,14 +28,19 @@ use load::{FuzzMemory, encode, framed_binary_copy, parquet_cutter, pg_type, sess
 use pgspate::encode::arrow::schema_types;
 use server::Database;
 
-/// Returns a Parquet file of one column. `values` are the physical values.
+/// Returns a Parquet file of one column. `values` are the physical values, each in a row, and in a
+/// list if the column is a list.
 fn one_column_file<T: DataType>(declared: &str, values: &[T::T]) -> Bytes {
-    let schema = parse_message_type(&format!("message m {{ required {declared}; }}")).unwrap();
+    let end = if declared.ends_with('}') { "" } else { ";" };
+    let schema = parse_message_type(&format!("message m {{ required {declared}{end} }}")).unwrap();
     let mut writer =
         SerializedFileWriter::new(Vec::new(), Arc::new(schema), Default::default()).unwrap();
     let mut group = writer.next_row_group().unwrap();
     let mut column = group.next_column().unwrap().unwrap();
-    column.typed::<T>().write_batch(values, None, None).unwrap();
+    let writer_of_values = column.typed::<T>();
+    let defined = vec![writer_of_values.get_descriptor().max_def_level(); values.len()];
+    let repeated = vec![0; values.len()];
+    writer_of_values.write_batch(values, Some(&defined), Some(&repeated)).unwrap();
     column.close().unwrap();
     group.close().unwrap();
     writer.into_inner().unwrap().into()
@@ -118,7 +123,15 @@ fn logical_types_of_parquet() {
     };
     let moments = [days(2_440_588, 0), days(1_721_426, 1_000), days(5_373_484, 86_399_999_999_000)];
     let want = ["1970-01-01 00:00:00", "0001-01-01 00:00:00.000001", "9999-12-31 23:59:59.999999"];
-    assert_loaded_values::<Int96Type>(&db, "int96 v", &moments, "timestamp", &want);
+    let int96 = |declared: &str, sql: &str, want: &[&str]| {
+        assert_loaded_values::<Int96Type>(&db, declared, &moments, sql, want);
+    };
+    int96("int96 v", "timestamp", &want);
+    let lists = want.map(|moment| format!("{{\"{moment}\"}}"));
+    let list = "group v (LIST) { repeated group list { required int96 element; } }";
+    int96(list, "timestamp[]", &lists.each_ref().map(String::as_str));
+    let structs = want.map(|moment| format!("{{\"x\": \"{}\"}}", moment.replace(' ', "T")));
+    int96("group v { required int96 x; }", "jsonb", &structs.each_ref().map(String::as_str));
 }
 
 #[test]

@@ -33,6 +33,21 @@ fn a_sync_that_deletes_too_many_rows_is_refused() {
 }
 
 #[test]
+fn a_sync_into_a_view_is_refused() {
+    let case = new_case();
+    case.put("t.csv", "id,kind,n\n1,a,1\n2,a,2\n");
+    case.db.run("create view v as select * from t");
+    for scope in ["--scope all", "--no-delete", "--insert-only", "--scope-by kind --plan"] {
+        let args = format!("t.csv --table v --key id {scope}");
+        assert_eq!(
+            sync_and_expect_refusal(&case, &args),
+            "error: public.v is a view, and sync writes only into tables\n\n\
+             hint: Sync the table behind it.\n"
+        );
+    }
+}
+
+#[test]
 fn mistyped_names_are_asked_about() {
     let case = new_case();
     case.put("t.csv", "id,kind,n\n1,a,1\n2,a,2\n");

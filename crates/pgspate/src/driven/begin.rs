@@ -9,11 +9,11 @@ use super::{
 use crate::care::JobShadow;
 use crate::fleet::check_name;
 use crate::plan::check_replaceable;
-use crate::sync::{SyncOptions, check_sees_all_rows};
+use crate::sync::{SyncOptions, check_can_compare};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::{Connection, Dsn};
 use pgspate_target::ledger::{
-    self, BegunFleetJob, EpochOfStream, FleetDestination, JobId, NewFleetJob,
+    self, BegunFleetJob, EpochOfStream, FleetDestination, JobAndWarning, JobId, NewFleetJob,
 };
 use pgspate_target::session::{ReconnectBackoff, WaitLimits};
 use pgspate_target::{
@@ -56,7 +56,9 @@ pub fn begin(
         let client = &connection.client;
         let target = read_table(client, table).await?;
         check_table(client, &target, name, &options).await?;
-        sync.map_or(Ok(()), |_| check_sees_all_rows(&target))?;
+        sync.map_or(Ok(()), |_| check_can_compare(&target))?;
+        let epoch_name = options.epoch.as_ref().map(StreamEpoch::title);
+        let name = epoch_name.as_deref().or(name);
         let new = NewFleetJob {
             name,
             table_oid: target.oid,
@@ -65,16 +67,7 @@ pub fn begin(
             destination: destination(client, &target, &options).await?,
             marks_attempts: options.max_rejects.is_some(),
         };
-        let epoch_name = options.epoch.as_ref().map(StreamEpoch::title);
-        let (begun, warning) = match &options.epoch {
-            Some(StreamEpoch { stream, number, query, is_gapless }) => {
-                let (number, query, is_gapless) = (*number, query.as_deref(), *is_gapless);
-                let epoch = EpochOfStream { stream, number, query, is_gapless };
-                let new = NewFleetJob { name: epoch_name.as_deref(), ..new };
-                ledger::join_epoch(client, new, epoch).await?
-            }
-            None => ledger::begin_fleet_job(client, new).await?,
-        };
+        let (begun, warning) = record_job(client, new, options.epoch.as_ref()).await?;
         let shadow = match new.destination == FleetDestination::CreatedLater && !begun.is_complete {
             true => create_shadow(&connection, &target, &begun).await?,
             false => None,
@@ -92,7 +85,7 @@ pub fn begin(
         Ok(FleetTicket {
             job: begun.job,
             fence: begun.fence,
-            name: epoch_name.or(name.map(str::to_owned)),
+            name: name.map(str::to_owned),
             table: target.sql_name,
             table_oid: target.oid,
             destination,
@@ -102,6 +95,22 @@ pub fn begin(
             warnings,
         })
     })
+}
+
+/// Records the job in the ledger, or joins the job that another task of the epoch has recorded.
+async fn record_job(
+    client: &Client,
+    new: NewFleetJob<'_>,
+    epoch: Option<&StreamEpoch>,
+) -> Result<JobAndWarning> {
+    match epoch {
+        Some(StreamEpoch { stream, number, query, is_gapless }) => {
+            let (number, query, is_gapless) = (*number, query.as_deref(), *is_gapless);
+            let epoch = EpochOfStream { stream, number, query, is_gapless };
+            ledger::join_epoch(client, new, epoch).await
+        }
+        None => ledger::begin_fleet_job(client, new).await,
+    }
 }
 
 /// Decides where attempts write. A shadow is tried if the table has no rows to keep.

@@ -33,7 +33,7 @@ use tokio::time::timeout;
 pub use refusal::SyncRefusal;
 pub use report::{Examples, SyncReport};
 pub use script::SyncScript;
-pub(crate) use staging::check_sees_all_rows;
+pub(crate) use staging::check_can_compare;
 pub use statements::Scope;
 
 use crate::copy::{CopyOutcome, LaneSession};

@@ -72,8 +72,8 @@ impl Staging {
     /// Also returns the table if it was created. Blocks the calling thread.
     ///
     /// # Errors
-    /// The errors of [`Survey::take`]. [`ErrorKind::Plan`] if the table does not exist, or if
-    /// row-level security may hide rows of it. The errors of [`RowPlan::make`] if the source does
+    /// The errors of [`Survey::take`]. [`ErrorKind::Plan`] if the table does not exist or
+    /// is a view, or if row-level security may hide rows of it. The errors of [`RowPlan::make`] if the source does
     /// not fit the table.
     pub(super) fn prepare(
         options: &SyncOptions,
@@ -104,7 +104,7 @@ impl Staging {
                 CreatedTable::create(connection, &name, &reading.inferred, options, server)?
             }
         };
-        check_sees_all_rows(&table)?;
+        check_can_compare(&table)?;
         let to_add = match created {
             None => {
                 let connection = &control_session.connection;
@@ -346,12 +346,17 @@ impl Staging {
     }
 }
 
-/// Checks that no policy hides rows of the table from this role. The sync would count a hidden row
-/// as absent: it would insert the row again, and say that the table equals the source.
+/// Checks that the target is a table, all of whose rows this role sees. The sync would count a row
+/// that a policy hides as absent: it would insert the row again, and say that the table equals the
+/// source.
 ///
 /// # Errors
-/// [`ErrorKind::Plan`] if row-level security applies to this role.
-pub(crate) fn check_sees_all_rows(table: &TargetTable) -> Result<()> {
+/// [`ErrorKind::Plan`] if the target is a view, or if row-level security applies to this role.
+pub(crate) fn check_can_compare(table: &TargetTable) -> Result<()> {
+    if table.kind == 'v' {
+        let message = format!("{} is a view, and sync writes only into tables", table.sql_name);
+        return Err(Error::new(ErrorKind::Plan, message).hint("Sync the table behind it."));
+    }
     if !table.row_security {
         return Ok(());
     }

@@ -1,15 +1,16 @@
 //! Reads the metadata of a Parquet file, after checking the sizes that the metadata states.
 
+use std::slice;
 use std::sync::Arc;
 
-use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef, TimeUnit};
 use parquet::arrow::ARROW_SCHEMA_META_KEY;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use parquet::basic::{ConvertedType, LogicalType, Repetition, Type as Physical};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{ColumnChunkMetaData, PageIndexPolicy, ParquetMetaData};
 use parquet::file::reader::{ChunkReader, Length};
-use parquet::schema::types::{SchemaDescriptor, Type, TypePtr};
+use parquet::schema::types::{ColumnDescPtr, SchemaDescriptor, Type, TypePtr};
 
 use super::read::ParquetBytes;
 use super::thrift::{check_schema, index_pages};
@@ -36,20 +37,20 @@ pub(super) fn read_metadata(
     let options = || ArrowReaderOptions::new().with_offset_index_policy(index);
     let mut metadata = ArrowReaderMetadata::load(stored, options())?;
     let mut intervals = interval_columns(metadata.parquet_schema());
+    let pairs = metadata.metadata().file_metadata().key_value_metadata();
+    let is_of_arrow =
+        pairs.is_some_and(|pairs| pairs.iter().any(|pair| pair.key == ARROW_SCHEMA_META_KEY));
     // An Arrow writer stores its own interval type in the file, and fills only the parts of this
     // type. Other writers fill all three parts. No Arrow type can decode all three parts, so
     // columns of other writers are read as bytes.
-    let pairs = metadata.metadata().file_metadata().key_value_metadata();
-    if pairs.is_some_and(|pairs| pairs.iter().any(|pair| pair.key == ARROW_SCHEMA_META_KEY)) {
+    if is_of_arrow {
         intervals.clear();
     }
     if !intervals.is_empty() {
         let amended = Arc::new(without_intervals(metadata.parquet_schema())?);
         metadata = ArrowReaderMetadata::load(stored, options().with_parquet_schema(amended))?;
     }
-    let fields = metadata.schema().fields().iter().enumerate();
-    let wanted: Vec<Field> =
-        fields.map(|(root, field)| decoded_as(field, root, metadata.parquet_schema())).collect();
+    let wanted = decoded_fields(metadata.schema(), metadata.parquet_schema(), is_of_arrow);
     let wanted = Schema::new_with_metadata(wanted, metadata.schema().metadata().clone());
     let parsed: Arc<ParquetMetaData> = metadata.metadata().clone();
     let metadata = ArrowReaderMetadata::try_new(parsed, options().with_schema(Arc::new(wanted)))?;
@@ -163,24 +164,44 @@ fn check_indexes(
     Ok(PageIndexPolicy::Optional)
 }
 
-/// Returns the column as a field with the Arrow type to which the column is decoded.
-fn decoded_as(field: &Field, root: usize, schema: &SchemaDescriptor) -> Field {
-    let first = (0..schema.num_columns()).find(|leaf| schema.get_column_root_idx(*leaf) == root);
-    let Some(leaf) = first.map(|leaf| schema.column(leaf)) else { return field.clone() };
-    let wanted = match field.data_type() {
-        // Views refer to the pages; other strings would be copied.
-        DataType::Utf8 | DataType::LargeUtf8 => DataType::Utf8View,
-        DataType::Binary if leaf.converted_type() == ConvertedType::ENUM => DataType::Utf8View,
-        DataType::Binary | DataType::LargeBinary => DataType::BinaryView,
-        // 64 bits of nanoseconds end in 2262. Later timestamps would wrap around without an error.
-        DataType::Timestamp(TimeUnit::Nanosecond, None)
-            if leaf.physical_type() == Physical::INT96 =>
-        {
-            DataType::Timestamp(TimeUnit::Microsecond, None)
-        }
-        _ => return field.clone(),
+/// Returns the columns as fields with the Arrow types to which they are decoded.
+fn decoded_fields(schema: &Schema, parquet: &SchemaDescriptor, is_of_arrow: bool) -> Vec<Field> {
+    let mut leaves = parquet.columns().iter();
+    let decoded = |root: &FieldRef| {
+        let first = leaves.as_slice().first();
+        let is_enum = first.is_some_and(|leaf| leaf.converted_type() == ConvertedType::ENUM);
+        let with_microseconds = int96_as_microseconds(root.data_type(), &mut leaves);
+        // An Arrow writer had its INT96 values in the type that it stored.
+        let ty = if is_of_arrow { root.data_type().clone() } else { with_microseconds };
+        root.as_ref().clone().with_data_type(match ty {
+            // Views refer to the pages; other strings would be copied.
+            DataType::Utf8 | DataType::LargeUtf8 => DataType::Utf8View,
+            DataType::Binary if is_enum => DataType::Utf8View,
+            DataType::Binary | DataType::LargeBinary => DataType::BinaryView,
+            ty => ty,
+        })
     };
-    field.clone().with_data_type(wanted)
+    schema.fields().iter().map(decoded).collect()
+}
+
+/// Returns the type with INT96 timestamps as microseconds. 64 bits of nanoseconds end in 2262, and
+/// later timestamps would wrap around without an error. Takes the type's columns from `leaves`.
+fn int96_as_microseconds(ty: &DataType, leaves: &mut slice::Iter<'_, ColumnDescPtr>) -> DataType {
+    let mut inner = |field: &FieldRef| {
+        let ty = int96_as_microseconds(field.data_type(), leaves);
+        Arc::new(field.as_ref().clone().with_data_type(ty))
+    };
+    match ty {
+        DataType::Struct(fields) => DataType::Struct(fields.iter().map(inner).collect()),
+        DataType::List(item) => DataType::List(inner(item)),
+        DataType::Map(entries, is_sorted) => DataType::Map(inner(entries), *is_sorted),
+        leaf => match leaves.next().map(|leaf| leaf.physical_type()) {
+            Some(Physical::INT96) if *leaf == DataType::Timestamp(TimeUnit::Nanosecond, None) => {
+                DataType::Timestamp(TimeUnit::Microsecond, None)
+            }
+            _ => leaf.clone(),
+        },
+    }
 }
 
 /// Returns the indexes of the interval columns. Nested intervals are left out and stay bytes.
