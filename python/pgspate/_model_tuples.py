@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import count
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -18,51 +17,97 @@ class WrittenColumn(NamedTuple):
 
     Attributes:
         name: Name of the attribute.
+        key: Name of the column in statements of SQLAlchemy.
         convert: Function of the column's type that converts a value for the driver, if any.
-        make_default: Function that returns the model's default, if the model has one.
+        make_default: Function that returns the value of a row without one, if there is such a value.
         replaces_none: Whether a row with None gets the default, too.
     """
 
     name: str
+    key: str
     convert: Callable[[Any], Any] | None
-    make_default: Callable[[], Any] | None
+    make_default: Callable[[_RowContext], Any] | None
     replaces_none: bool = False
+
+
+class _RowContext:
+    """A row that is being written, in place of the context of SQLAlchemy's INSERT.
+
+    Attributes:
+        current_parameters: The row's values so far, by the names of their columns.
+    """
+
+    def __init__(self, parameters: dict[str, Any]) -> None:
+        self.current_parameters = parameters
+
+    def get_current_parameters(self, isolate_multiinsert_params: bool = True) -> dict[str, Any]:
+        """Returns the row's values so far, by the names of their columns."""
+        return self.current_parameters
+
+    def __getattr__(self, name: str) -> Any:
+        message = f"a default uses `{name}` of the context of an INSERT, and pgspate sends no INSERT"
+        hint = "Let the default use `get_current_parameters()` alone, or give each row a value."
+        raise UsageError(message, hint=hint)
 
 
 def written_column(
     name: str, column: sa.Column[Any], dialect: PGDialect, mapper_value: MapperValue | None
 ) -> WrittenColumn:
     """Returns the column of an attribute, with its functions."""
+    if column.type.bind_expression(sa.bindparam(column.key)) is not None:
+        message = f'values of column "{column.name}" are written by an SQL expression of its type'
+        hint = "Save such rows by `session.add_all(...)`: COPY takes values, and no expressions."
+        raise UsageError(message, hint=hint)
     convert = column.type.dialect_impl(dialect).bind_processor(dialect)
     if mapper_value is not None:
-        return WrittenColumn(name, convert, mapper_value.make, mapper_value.replaces_none)
+        make: Callable[[_RowContext], Any] = lambda _: mapper_value.make()
+        return WrittenColumn(name, column.key, convert, make, mapper_value.replaces_none)
+    return WrittenColumn(name, column.key, convert, _default_maker(column))
+
+
+def _default_maker(column: sa.Column[Any]) -> Callable[[_RowContext], Any] | None:
+    """Returns the function that makes the default of a column, if it has one."""
     default: Any = column.default
-    make_default: Callable[[], Any] | None = None
     if default is not None and default.is_scalar:
-        make_default = lambda: default.arg
-    elif default is not None and default.is_callable:
-        make_default = lambda: default.arg(None)
-    elif default is not None:
-        make_default = lambda: _refuse_default(column)
-    return WrittenColumn(name, convert, make_default)
+        return lambda _: default.arg
+    if default is not None and default.is_callable:
+        call: Callable[[_RowContext], Any] = default.arg
+        return call
+    message = f'a row has no value for column "{column.name}", '
+    if default is not None:
+        hint = "Give each row a value. Or leave it to the table, by `server_default=` alone."
+        return _refuse(message + "whose default is an SQL expression", hint)
+    if is_made_by_server(column):
+        hint = "Give each row a value, or write the rows that have none by a call of their own."
+        return _refuse(message + "whose default the server makes, but another row has one", hint)
+    return None
 
 
-def _refuse_default(column: sa.Column[Any]) -> None:
-    """Raises an error for a row without a value, where the model's default is an SQL expression."""
-    message = f'a row has no value for column "{column.name}", whose default is an SQL expression'
-    hint = "Give each row a value. Or leave it to the table, by `server_default=` alone."
-    raise UsageError(message, hint=hint)
+def is_made_by_server(column: sa.Column[Any]) -> bool:
+    """Returns whether the server gives a value to a row that has none."""
+    if column.server_default is not None:
+        return True
+    return column.table is not None and column is column.table.autoincrement_column
+
+
+def _refuse(message: str, hint: str) -> Callable[[_RowContext], Any]:
+    """Returns a function that raises an error for a row without a value."""
+
+    def refuse(_: _RowContext) -> Any:
+        raise UsageError(message, hint=hint)
+
+    return refuse
 
 
 def tuple_maker(
-    columns: list[WrittenColumn],
+    columns: list[WrittenColumn], numbers: Iterator[int]
 ) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
     """Returns a function that makes a tuple from a row's values, in the order of `columns`.
 
-    The function counts the rows, for its errors.
+    Each call takes the row's number from `numbers`, for errors.
     """
     names = [column.name for column in columns]
-    numbers = count(1)
+    keys = [column.key for column in columns]
     special = [
         (nth, column)
         for nth, column in enumerate(columns)
@@ -74,11 +119,14 @@ def tuple_maker(
     def make_tuple(values: dict[str, Any]) -> tuple[Any, ...]:
         number = next(numbers)
         row = list(map(values.get, names))
-        for nth, (name, convert, make_default, replaces_none) in special:
+        context: _RowContext | None = None
+        for nth, (name, key, convert, make_default, replaces_none) in special:
             if name not in values or (replaces_none and row[nth] is None):
                 if make_default is None:
                     continue
-                row[nth] = make_default()
+                if context is None:
+                    context = _RowContext(dict(zip(keys, map(values.get, names))))
+                row[nth] = context.current_parameters[key] = make_default(context)
             if convert is not None:
                 # Some types convert None to another value.
                 try:

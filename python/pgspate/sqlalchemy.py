@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import chain, count, islice
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -26,7 +26,7 @@ from . import _calls
 from ._caller_transaction import copy_rows, qualified_name_and_oid, run_sync_script
 from ._errors import PlanError, UsageError
 from ._mapper_values import MapperValue, mapper_values, refuse_shared_table
-from ._model_tuples import tuple_maker, written_column
+from ._model_tuples import is_made_by_server, tuple_maker, written_column
 from ._related import check_related, classes_have_relationships, has_related, save_graph
 from ._report import LoadReport, SyncReport
 from ._target import conninfo_of_connection, refuse_listeners_of_session, session_of
@@ -355,11 +355,16 @@ class _ModelTable:
         cls: Mapped class, if the class has exactly the attributes of `columns`; otherwise None.
         table_sql: Name of the table, written as in SQL.
         mapper_values: Values that the mapper gives to new rows, by the names of attributes.
+        left_out: Attributes that a session leaves out of the INSERT of an object where they are None.
     """
 
     def __init__(self, model: Any, *, changes_rows: bool = False) -> None:
         self.mapper_values: dict[str, MapperValue] = {}
-        self.dialect = PGDialect()  # type: ignore[no-untyped-call]
+        self.left_out: set[str] = set()
+        # With the default `paramstyle`, SQL would have each `%` twice.
+        self.dialect = PGDialect(paramstyle="named")  # type: ignore[no-untyped-call]
+        # Otherwise values of `Numeric` would be converted to floats.
+        self.dialect.supports_native_decimal = True
         if isinstance(model, sa.Table):
             self.table = model
             self.bind_arguments: dict[str, Any] = {"clause": model}
@@ -367,7 +372,8 @@ class _ModelTable:
             self.cls: Any = None
         else:
             mapper = _mapper_of(model)
-            has_parent_table = mapper.inherits is not None and not mapper.single
+            has_own_rows = mapper.single or mapper.concrete
+            has_parent_table = mapper.inherits is not None and not has_own_rows
             is_one_table = isinstance(mapper.local_table, sa.Table) and len(mapper.tables) == 1
             if has_parent_table or not is_one_table:
                 message = f"class {mapper.class_.__name__} is not mapped to one table"
@@ -380,6 +386,13 @@ class _ModelTable:
                 for attribute in mapper.column_attrs
                 if attribute.columns[0].table is self.table
             }
+            if not changes_rows:
+                self.left_out = {
+                    name
+                    for name, column in self.columns.items()
+                    if (column.default is not None or is_made_by_server(column))
+                    and not column.type.should_evaluate_none
+                }
             attributes = set(_column_attributes(mapper.class_))
             self.cls = mapper.class_ if attributes == self.columns.keys() else None
         self.table_sql = self.dialect.identifier_preparer.format_table(self.table)
@@ -440,17 +453,24 @@ class _ModelTable:
         for row in first_rows:
             # An object has no attributes but columns. So it is not read once all columns are known.
             if isinstance(row, dict) or not self.columns.keys() <= attributes:
-                self._add_attributes(attributes, _row_values(row))
+                self._add_attributes(attributes, self._row_values(row), row)
         written = [
             (name, column)
             for name, column in self.columns.items()
             if column.computed is None
             and (name in attributes or self._has_value_without_row(name, column))
         ]
-        make_tuple = tuple_maker([
+        columns = [
             written_column(name, column, self.dialect, self.mapper_values.get(name))
             for name, column in written
-        ])
+        ]
+        numbers = count(1)
+        of_dict = tuple_maker(columns, numbers)
+        without_none = [
+            it._replace(replaces_none=it.replaces_none or it.name in self.left_out)
+            for it in columns
+        ]
+        of_object = tuple_maker(without_none, numbers)
         # Generated columns are not written, even if a row has a value for them.
         known = attributes.union(name for name, _ in written)
         known.update(name for name, column in self.columns.items() if column.computed is not None)
@@ -461,12 +481,12 @@ class _ModelTable:
         def tuples(rows: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
             for row in rows:
                 if type(row) is unchecked_class and not instance_state(row).expired_attributes:
-                    yield make_tuple(instance_dict(row))
+                    yield of_object(instance_dict(row))
                     continue
-                values = _row_values(row)
+                values = self._row_values(row)
                 if not values.keys() <= known:
-                    self._fail_on_new_attributes(values.keys() - known)
-                yield make_tuple(values)
+                    self._fail_on_new_attributes(values.keys() - known, row)
+                yield (of_dict if isinstance(row, dict) else of_object)(values)
 
         names = [column.name for _, column in written]
         if row_list is not None:
@@ -488,33 +508,41 @@ class _ModelTable:
             default.arg.compile(dialect=self.dialect)
         ) != str(stored.compile(dialect=self.dialect))
 
-    def _add_attributes(self, attributes: set[str], values: dict[str, Any]) -> None:
+    def _add_attributes(self, attributes: set[str], values: dict[str, Any], row: Any) -> None:
         """Adds the attributes of a row to `attributes`. Raises an error for unknown ones."""
         if values.keys() <= attributes:
             return
         attributes.update(values)
         for name in values:
-            if name not in self.columns:
+            if name in self.columns:
+                continue
+            if isinstance(row, dict):
                 raise UsageError(f'"{name}" is no attribute of {self.table_sql}')
+            message = f'an object of class {type(row).__name__} has "{name}", which the model lacks'
+            raise UsageError(message, hint="Write the objects of each class by a call of their own.")
 
-    def _fail_on_new_attributes(self, names: Set[str]) -> None:
+    def _fail_on_new_attributes(self, names: Set[str], row: Any) -> None:
         """Raises an error for attributes that none of the first rows of an iterator has."""
-        self._add_attributes(set(), dict.fromkeys(names))
+        self._add_attributes(set(), dict.fromkeys(names), row)
         message = f'a row has "{min(names)}", but none of the first {_ROWS_AHEAD} rows has it'
         hint = "Set this attribute to None in one of the first rows, or pass a list."
         raise UsageError(message, hint=hint)
 
-
-def _row_values(row: Any) -> dict[str, Any]:
-    """Returns the values of a row by attribute: the dict, or the attributes set on the object."""
-    if isinstance(row, dict):
-        return row
-    cls: Any = type(row)
-    names = _column_attributes(cls)
-    if instance_state(row).expired_attributes:
-        return {name: getattr(row, name) for name in names}
-    values = instance_dict(row)
-    return {name: values[name] for name in names if name in values}
+    def _row_values(self, row: Any) -> dict[str, Any]:
+        """Returns the values of a row by attribute: the dict, or the object's set attributes."""
+        if isinstance(row, dict):
+            return row
+        cls: Any = type(row)
+        names = _column_attributes(cls)
+        if instance_state(row).expired_attributes:
+            values = {name: getattr(row, name) for name in names}
+        else:
+            values = instance_dict(row)
+        return {
+            name: values[name]
+            for name in names
+            if name in values and (values[name] is not None or name not in self.left_out)
+        }
 
 
 def _mapper_of(model: Any) -> Any:

@@ -42,6 +42,20 @@ class Note(Base):
     __mapper_args__ = {"version_id_col": ver}
 
 
+class Sheet(Base):
+    __tablename__ = "sheets"
+
+    id = orm.mapped_column(sa.Integer, primary_key=True)
+
+
+class Draft(Sheet):
+    __tablename__ = "drafts"
+
+    id = orm.mapped_column(sa.Integer, primary_key=True)
+    text = orm.mapped_column(sa.Text)
+    __mapper_args__ = {"concrete": True}
+
+
 class Page(Base):
     __tablename__ = "pages"
 
@@ -118,6 +132,21 @@ def test_a_subclass_does_not_change_rows_of_other_classes(session):
     with pytest.raises(pgspate.UsageError, match="Pdf shares its table with class Doc"):
         pgspate.sqlalchemy.load(session, Pdf, [Pdf(id=2)], replace=True)
     assert docs(session) == [(1, "doc", 1, None, None)]
+
+
+def test_objects_of_a_subclass_are_refused_if_the_model_lacks_an_attribute(session):
+    for rows in ([Doc(id=1), Pdf(id=2, pages=3)], iter([Doc(id=1), Pdf(id=2, pages=3)])):
+        with pytest.raises(pgspate.UsageError, match='class Pdf has "pages"') as error:
+            load(session, Doc, rows, False)
+        assert "a call of their own" in str(error.value)
+    assert docs(session) == []
+
+
+@pytest.mark.parametrize("is_within", [False, True])
+def test_a_concrete_subclass_has_its_own_table(session, is_within):
+    load(session, Draft, [Draft(id=1, text="a")], is_within)
+    assert session.execute(sa.text("select * from drafts")).all() == [(1, "a")]
+    assert session.execute(sa.text("select * from sheets")).all() == []
 
 
 @pytest.mark.parametrize("model", [Chart, BarChart])

@@ -105,53 +105,19 @@ def orders(engine):
 
 @pytest.mark.parametrize("within", [False, True])
 def test_names_types_and_defaults_are_those_of_the_model(engine, within):
-    rows = [Order(**FULL), Order(id=2), Order(id=3, status=None)]
+    rows = [Order(**FULL), Order(id=2), Order(id=3, status=None, stored=None)]
     with orm.Session(engine) as session:
         report = pgspate.sqlalchemy.load(
             session, Order, rows, **({"within": session} if within else {})
         )
         session.commit()
     assert report.rows_written == 3
-    first, second, third = orders(engine)
+    first, *others = orders(engine)
     for name, value in FULL.items():
         assert getattr(first, name) == value, name
-    assert (second.status, second.token, second.stored) == ("new", "made", "by the server")
-    assert second.note is None and third.status is None
-
-
-@pytest.mark.parametrize("call", ["load", "within", "sync"])
-def test_a_default_that_is_an_sql_expression_is_never_null_instead(engine, call):
-    class Base(orm.DeclarativeBase):
-        pass
-
-    class Visit(Base):
-        __tablename__ = "visits"
-        id = orm.mapped_column(sa.Integer, primary_key=True)
-        made = orm.mapped_column(sa.Date, default=sa.func.current_date())
-        seen = orm.mapped_column(
-            sa.Date, default=sa.func.current_date(), server_default=sa.func.current_date()
-        )
-
-    Base.metadata.create_all(engine)
-
-    def write(rows):
-        with orm.Session(engine) as session:
-            if call == "sync":
-                pgspate.sqlalchemy.sync(session, Visit, rows, no_delete=True)
-            else:
-                within = {"within": session} if call == "within" else {}
-                pgspate.sqlalchemy.load(session, Visit, rows, **within)
-            session.commit()
-
-    with pytest.raises(pgspate.UsageError, match='"made", whose default is an SQL expression'):
-        write([Visit(id=1)])
-    with pytest.raises(pgspate.UsageError, match='"seen", whose default is an SQL expression'):
-        write([{"id": 1, "made": MADE.date(), "seen": None}, {"id": 2, "made": MADE.date()}])
-    write([Visit(id=1, made=MADE.date()), Visit(id=2, made=None)])
-    with orm.Session(engine) as session:
-        first, second = session.scalars(sa.select(Visit).order_by(Visit.id)).all()
-    assert (first.made, second.made) == (MADE.date(), None)
-    assert None not in (first.seen, second.seen)
+    for other in others:
+        assert (other.status, other.token, other.stored) == ("new", "made", "by the server")
+        assert other.note is None
 
 
 def test_dicts_and_tables_are_taken_too(engine):
@@ -301,6 +267,30 @@ def test_a_scope_is_made_equal_to_objects(engine):
         )
         assert report.is_same
     assert [one.id for one in orders(engine)] == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11]
+
+
+@pytest.mark.parametrize("within", [False, True])
+@pytest.mark.parametrize(
+    "scope, ids",
+    [
+        (Order.note != "keep%", [2, 3]),
+        (Order.note.in_(["keep%", "a:b"]), [1, 3]),
+        (Order.note.startswith("keep"), [1]),
+        (Order.id % 2 == 1, [1, 3]),
+    ],
+)
+def test_a_scope_may_have_percent_signs(engine, scope, ids, within):
+    with orm.Session(engine) as session:
+        notes = ["keep%", "x", "a:b"]
+        session.add_all(Order(id=n, note=note) for n, note in enumerate(notes, 1))
+        session.commit()
+        options = {"within": session} if within else {}
+        report = pgspate.sqlalchemy.sync(
+            session, Order, [], scope=scope, allow_empty=True, max_delete="100%", **options
+        )
+        session.commit()
+    assert report.deleted == len(ids)
+    assert [one.id for one in orders(engine)] == [n for n in (1, 2, 3) if n not in ids]
 
 
 @pytest.mark.parametrize(
