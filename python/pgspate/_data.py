@@ -71,6 +71,7 @@ def classify_data(
         hint = "Make a data frame of the Series: `.to_frame()`."
         raise UsageError("a Series has no columns", hint=hint)
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
+        _refuse_unreadable(data, name)
         if _is_in_memory_class("polars", data):
             data = _without_null_types(_without_unknown_types(data))
         is_in_memory = any(_is_in_memory_class(package, data) for package in _IN_MEMORY_CLASSES)
@@ -88,6 +89,22 @@ def classify_data(
     )
     message = f"an object of class {name} cannot be loaded"
     raise UsageError(message, hint=_async_hint(data) or hint)
+
+
+def _refuse_unreadable(data: Any, name: str) -> None:
+    """Refuses data of pyarrow without columns, and columns of types that only pandas can read."""
+    if not type(data).__module__.startswith("pyarrow"):
+        return
+    schema = getattr(data, "schema", None)
+    if schema is None and not str(getattr(data, "type", "struct")).startswith("struct"):
+        hint = 'Make a table of it: `pyarrow.table({"name": values})`.'
+        raise UsageError(f"an object of class {name} has no columns", hint=hint)
+    for field in schema or []:
+        extension = getattr(field.type, "extension_name", "")
+        if extension in ("pandas.period", "pandas.interval"):
+            message = f'column "{field.name}" has the type {extension}, which cannot be loaded'
+            hint = "Convert the column first, for example to its start, or to text."
+            raise ConversionError(message, hint=hint, place={"column": field.name})
 
 
 def _is_open_file(data: object) -> bool:

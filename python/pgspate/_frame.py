@@ -85,6 +85,9 @@ def _is_plain(values: Any, column: str) -> bool:
     """
     from pandas.api.types import infer_dtype
 
+    categories = getattr(values.dtype, "categories", None)
+    if categories is not None:
+        return _is_plain(categories.to_series(), column)
     if values.dtype != object:
         kind = str(values.dtype).partition("[")[0].lower()
         if kind in ("period", "interval", "sparse", "complex64", "complex128"):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -48,6 +49,18 @@ class _RowContext:
         message = f"a default uses `{name}` of the context of an INSERT, and pgspate sends no INSERT"
         hint = "Let the default use `get_current_parameters()` alone, or give each row a value."
         raise UsageError(message, hint=hint)
+
+
+def value_dialect(json_serializer: Callable[[Any], str] | None = None) -> PGDialect:
+    """Returns the dialect by which types convert values: exact numbers, and texts as they are."""
+    # With the default `paramstyle`, SQL would have each `%` twice.
+    dialect = PGDialect(paramstyle="named")  # type: ignore[no-untyped-call]
+    # Otherwise values of `Numeric` would be converted to floats.
+    dialect.supports_native_decimal = True
+    dialect._json_serializer = json_serializer
+    # Types of users ask for it. pgspate takes values as psycopg does.
+    dialect.driver = "psycopg"
+    return dialect
 
 
 def written_column(
@@ -131,11 +144,26 @@ def tuple_maker(
                 # Some types convert None to another value.
                 try:
                     row[nth] = convert(row[nth])
-                except (TypeError, ValueError, RecursionError) as error:
+                except Exception as error:
                     raise _conversion_error(name, number, error) from error
         return tuple(row)
 
     return make_tuple
+
+
+def converted_rows(
+    rows: Iterable[tuple[Any, ...]],
+    columns: list[sa.Column[Any]],
+    json_serializer: Callable[[Any], str] | None,
+) -> Iterable[tuple[Any, ...]]:
+    """Returns rows of all columns, with their values as the types of the columns convert them."""
+    dialect = value_dialect(json_serializer)
+    written = [written_column(column.key, column, dialect, None) for column in columns]
+    if not any(column.convert for column in written):
+        return rows
+    make_tuple = tuple_maker(written, count(1))
+    names = [column.name for column in written]
+    return (make_tuple(dict(zip(names, row))) for row in rows)
 
 
 def _conversion_error(name: str, row: int, error: Exception) -> ConversionError:
@@ -144,5 +172,5 @@ def _conversion_error(name: str, row: int, error: Exception) -> ConversionError:
         f'could not convert the value of "{name}"',
         place={"row": row, "column": name},
         place_text=f'row {row}, column "{name}"',
-        reasons=[str(error)],
+        reasons=[str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"],
     )

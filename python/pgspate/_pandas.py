@@ -29,6 +29,8 @@ def pandas_method(
     pandas gives timedeltas as integers, and creates columns of type bigint for them. In columns
     that are not of numbers, such as interval, they are written as intervals.
 
+    The types of ``dtype=`` convert the values, as they do without ``method=``.
+
     Args:
         table: The table as an object of pandas.
         conn: SQLAlchemy's connection.
@@ -52,6 +54,7 @@ def pandas_method(
         [(1, 'x'), (2, None)]
     """
     from ._caller_transaction import copy_rows, quote_ident, type_oids
+    from ._model_tuples import converted_rows
 
     parts = [table.name] if table.schema is None else [table.schema, table.name]
     name = ".".join(map(quote_ident, parts))
@@ -60,6 +63,8 @@ def pandas_method(
         oids = type_oids(conn, name)
         intervals = {nth: it for nth, it in units.items() if oids.get(keys[nth]) not in _NUMBERS}
         data_iter = _with_intervals(data_iter, intervals)
+    columns = [table.table.columns[key] for key in keys]
+    data_iter = converted_rows(data_iter, columns, getattr(conn.dialect, "_json_serializer", None))
     return copy_rows(conn, name, list(keys), data_iter)
 
 

@@ -58,6 +58,7 @@ _ASYNCPG_PARAMETERS = {
 }  # fmt: skip
 
 _DSN_HINT = "Give a connection string as `to=`, or write with `within=`."
+_IDLE, _CLOSED = 0, 4
 _TRANSACTION_MESSAGE = "the connection that `to=` names has an open transaction"
 _TRANSACTION_HINT = (
     "pgspate opens connections of its own, which do not see uncommitted changes and wait for its "
@@ -88,8 +89,7 @@ def conninfo(to: Any) -> str | None:
     dsn = getattr(to, "dsn", None)
     # A connection of psycopg2 has a `dsn`, too, but without the password.
     if _is_psycopg(to):
-        # The status 0 is "idle" for both.
-        _refuse_transaction(int(to.info.transaction_status) != 0)
+        _refuse_busy(to)
         return _conninfo_of_psycopg(to)
     if isinstance(dsn, str):
         return dsn
@@ -198,9 +198,14 @@ def _new_connections_are_idle(engine: Any) -> Iterator[None]:
 
 
 def _refuse_busy(driver_connection: Any) -> None:
-    """Refuses a connection of the driver that is in a transaction."""
-    if driver_connection is not None and _is_psycopg(driver_connection):
-        _refuse_transaction(int(driver_connection.info.transaction_status) != 0)
+    """Refuses a connection of the driver that is closed or in a transaction."""
+    if driver_connection is None or not _is_psycopg(driver_connection):
+        return
+    # The numbers are the same for psycopg and psycopg2.
+    status = int(driver_connection.info.transaction_status)
+    if status == _CLOSED:
+        raise UsageError("the connection that `to=` names is closed", hint=_DSN_HINT)
+    _refuse_transaction(status != _IDLE)
 
 
 def _creator_parameters(engine: Any) -> dict[str, Any] | None:

@@ -18,7 +18,6 @@ from itertools import chain, count, islice
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql.base import PGDialect
 from sqlalchemy.exc import NoInspectionAvailable, SAWarning
 from sqlalchemy.orm.attributes import instance_dict, instance_state
 
@@ -26,7 +25,7 @@ from . import _calls
 from ._caller_transaction import copy_rows, qualified_name_and_oid, run_sync_script
 from ._errors import PlanError, UsageError
 from ._mapper_values import MapperValue, mapper_values, refuse_shared_table
-from ._model_tuples import is_made_by_server, tuple_maker, written_column
+from ._model_tuples import is_made_by_server, tuple_maker, value_dialect, written_column
 from ._related import check_related, classes_have_relationships, has_related, save_graph
 from ._report import LoadReport, SyncReport
 from ._target import conninfo_of_connection, refuse_listeners_of_session, session_of
@@ -361,10 +360,7 @@ class _ModelTable:
     def __init__(self, model: Any, *, changes_rows: bool = False) -> None:
         self.mapper_values: dict[str, MapperValue] = {}
         self.left_out: set[str] = set()
-        # With the default `paramstyle`, SQL would have each `%` twice.
-        self.dialect = PGDialect(paramstyle="named")  # type: ignore[no-untyped-call]
-        # Otherwise values of `Numeric` would be converted to floats.
-        self.dialect.supports_native_decimal = True
+        self.dialect = value_dialect()
         if isinstance(model, sa.Table):
             self.table = model
             self.bind_arguments: dict[str, Any] = {"clause": model}
@@ -436,6 +432,10 @@ class _ModelTable:
 
     def predicate(self, expression: Any) -> str:
         """Returns an expression over the table's columns as SQL, with values as literals."""
+        if not hasattr(expression, "compile"):
+            message = f"`scope=` is an object of class {type(expression).__name__}"
+            hint = "Give an expression over the model's columns, SQL as text, or \"all\"."
+            raise UsageError(message, hint=hint)
         literal = {"literal_binds": True, "include_table": False}
         return str(expression.compile(dialect=self.dialect, compile_kwargs=literal))
 

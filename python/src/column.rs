@@ -70,7 +70,13 @@ impl ColumnWriter {
                 // An int outside the range of i64 is written as text, with all digits.
                 Err(_) => self.values.text(value.str()?.to_str()?),
             },
-            ValueClass::Float => self.values.float(value.extract()?),
+            ValueClass::Float => {
+                let value = value.extract()?;
+                match whole_number(value).filter(|_| self.target == TextTarget::Integer) {
+                    Some(whole) => self.values.int(whole),
+                    None => self.values.float(value),
+                }
+            }
             ValueClass::Date => {
                 let ordinal = value.call_method0(intern!(value.py(), "toordinal"))?;
                 self.values.date(ordinal.extract::<i64>()? - EPOCH_ORDINAL);
@@ -118,6 +124,13 @@ impl ColumnWriter {
         }
         Ok(true)
     }
+}
+
+/// Returns the whole number that a float is. As text, it may have an exponent, which columns of
+/// integers do not take.
+fn whole_number(value: f64) -> Option<i64> {
+    let limit = 2_f64.powi(63);
+    (value.fract() == 0.0 && (-limit..limit).contains(&value)).then_some(value as i64)
 }
 
 /// Returns the microseconds from `epoch` to `value`.

@@ -332,13 +332,25 @@ fn keys_of_rows(ahead: &VecDeque<Bound<'_, PyAny>>) -> PyResult<Vec<String>> {
                 RowFault::Value(error) => to_exception(row.py(), &error),
             });
         }
-        for key in extract_strings(&row.call_method0("keys")?)? {
-            if !names.contains(&key) {
-                names.push(key);
+        for key in row.call_method0("keys")?.try_iter()? {
+            let key = key?;
+            let Ok(name) = key.extract::<String>() else {
+                return Err(to_exception(row.py(), &key_fault(&key, nth)?));
+            };
+            if !names.contains(&name) {
+                names.push(name);
             }
         }
     }
     Ok(names)
+}
+
+/// Returns the error for the key of a row that is no name.
+fn key_fault(key: &Bound<'_, PyAny>, row: usize) -> PyResult<Error> {
+    let class = key.get_type().name()?;
+    let message = format!("row {} has a key of class {class}, and no name", row + 1);
+    let hint = "Give the rows as dicts whose keys are the names of the columns.";
+    Ok(Error::new(ErrorKind::Usage, message).hint(hint))
 }
 
 fn extract_strings(names: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {

@@ -98,7 +98,7 @@ impl ValueTextWriter {
             ValueClass::Null => return Ok(false),
             ValueClass::Str => out.push_str(text_of_str(value)?),
             ValueClass::Int => write_int(value, out)?,
-            ValueClass::Float => self.write_float(value.extract()?, out),
+            ValueClass::Float => self.write_float(value.extract()?, to, out),
             ValueClass::Bool => out.push_str(if value.is_truthy()? { "true" } else { "false" }),
             ValueClass::Decimal => write_decimal(value, to, out)?,
             ValueClass::Datetime | ValueClass::DatetimeSubclass => {
@@ -108,7 +108,8 @@ impl ValueTextWriter {
                 let text = value.call_method0(intern!(value.py(), "isoformat"))?;
                 out.push_str(text.cast::<PyString>().map_err(PyErr::from)?.to_str()?);
             }
-            ValueClass::Time | ValueClass::Address => out.push_str(value.str()?.to_str()?),
+            ValueClass::Time => write_time(value, out)?,
+            ValueClass::Address => out.push_str(value.str()?.to_str()?),
             ValueClass::Timedelta => write_timedelta(value, out)?,
             ValueClass::Uuid => write_uuid(value, out)?,
             ValueClass::Bytes => write_bytes(value, to, out)?,
@@ -137,6 +138,10 @@ impl ValueTextWriter {
             }
             ValueClass::NumpyTimedelta => {
                 let micros = value.call_method1("astype", ("timedelta64[us]",))?;
+                let unit: String = value.getattr("dtype")?.getattr("str")?.extract()?;
+                if unit.ends_with("[M]") || unit.ends_with("[Y]") {
+                    return Err(month_timedelta_fault());
+                }
                 return self.write_text(&micros.call_method0("item")?, to, out);
             }
             ValueClass::Unknown => return Err(unknown_class_fault(value)?),
@@ -144,8 +149,13 @@ impl ValueTextWriter {
         Ok(true)
     }
 
-    /// Writes a float as PostgreSQL prints it: with the fewest digits that mean the same value.
-    fn write_float(&mut self, value: f64, out: &mut String) {
+    /// Writes a float as PostgreSQL prints it: with the fewest digits that mean the same value. For
+    /// a column of integers, writes a whole number without an exponent.
+    fn write_float(&mut self, value: f64, to: &TextTarget, out: &mut String) {
+        if *to == TextTarget::Integer && value.fract() == 0.0 {
+            let _ = write!(out, "{value:.0}");
+            return;
+        }
         self.scratch.clear();
         write_float8(value, &mut self.scratch);
         out.push_str(&String::from_utf8_lossy(&self.scratch));
@@ -386,12 +396,38 @@ fn write_bytes(
     }
 }
 
+/// Writes a time. A zone such as Europe/Berlin has no offset without a date, and `str()` would leave
+/// the zone out.
+fn write_time(value: &Bound<'_, PyAny>, out: &mut String) -> Result<(), RowFault> {
+    let py = value.py();
+    let has_zone = !value.getattr(intern!(py, "tzinfo"))?.is_none();
+    if has_zone && value.call_method0(intern!(py, "utcoffset"))?.is_none() {
+        let message = "the time has a time zone whose offset depends on the date";
+        let hint = "Give a datetime, or a time with a fixed offset: `datetime.timezone(...)`.";
+        return Err(RowFault::Value(Error::new(ErrorKind::Type, message).hint(hint)));
+    }
+    out.push_str(value.str()?.to_str()?);
+    Ok(())
+}
+
+/// Returns the fault for a numpy.timedelta64 of months or years, which numpy converts to days of an
+/// average month.
+fn month_timedelta_fault() -> RowFault {
+    let message = "a numpy.timedelta64 of months or years has no fixed length";
+    let hint = "Give the interval as text, for example \"2 months\".";
+    RowFault::Value(Error::new(ErrorKind::Type, message).hint(hint))
+}
+
 /// Returns the fault for a value of an unknown class.
 fn unknown_class_fault(value: &Bound<'_, PyAny>) -> PyResult<RowFault> {
     let class = value.get_type().fully_qualified_name()?;
+    let class = class.to_str()?;
     let message = format!("a value of class {class} has no counterpart in PostgreSQL");
-    let error = Error::new(ErrorKind::Type, message);
-    Ok(RowFault::Value(error.hint("Convert the value, with `str()` for example.")))
+    let hint = match class.starts_with("sqlalchemy.") {
+        true => "SQL expressions are not evaluated. Give the value, and None for NULL.",
+        false => "Convert the value, with `str()` for example.",
+    };
+    Ok(RowFault::Value(Error::new(ErrorKind::Type, message).hint(hint)))
 }
 
 /// Returns the fault for a value that its column would read as another value. Only columns of the

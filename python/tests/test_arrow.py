@@ -159,8 +159,32 @@ def test_the_error_for_a_value_that_does_not_fit_names_its_place(db, dsn):
 
 
 def test_an_arrow_array_is_refused(dsn):
-    with pytest.raises(pgspate.Error, match="is not a table|Schema"):
-        pgspate.load(pa.array([1, 2]), "t", to=dsn)
+    for data, name in [(pa.array([1, 2]), "Int64Array"),
+                       (pa.chunked_array([[1], [2]]), "ChunkedArray")]:
+        with pytest.raises(pgspate.UsageError, match=f"class {name} has no columns") as refused:
+            pgspate.load(data, "t", to=dsn)
+        assert "pyarrow.table" in refused.value.hint
+
+
+def test_types_that_only_pandas_reads_are_refused(dsn):
+    pandas = pytest.importorskip("pandas")
+    for values in (pandas.period_range("2024-01", periods=2, freq="M"), pandas.interval_range(0, 2)):
+        table = pa.table({"p": pa.array(values)})
+        for data in (table, table.to_batches()[0], table.to_reader()):
+            with pytest.raises(pgspate.ConversionError, match='column "p" has the type pandas'):
+                pgspate.load(data, "t", create=True, to=dsn)
+
+
+def test_a_negative_time_has_a_sign(db, dsn):
+    table = pa.table({"a": pa.array([-1, 3661], pa.time32("s")),
+                      "b": pa.array([-1_500_000_000, 0], pa.time64("ns"))})
+    db.execute("create table t (a text, b text)")
+    pgspate.load(table, "t", to=dsn)
+    assert db.execute("select * from t order by a").fetchall() == [
+        ("-00:00:01", "-00:00:01.5"), ("01:01:01", "00:00:00"),
+    ]
+    with pytest.raises(pgspate.ServerError, match="invalid input syntax for type time"):
+        pgspate.load(table, "made", create=True, to=dsn, types={"a": "time", "b": "time"})
 
 
 def test_columns_of_polars_that_are_all_null_are_loaded(db, dsn):

@@ -209,6 +209,14 @@ def test_a_transaction_of_a_shared_connection_is_left_alone(dsn, places, module,
     connection.close()
 
 
+@pytest.mark.parametrize("module", [psycopg, psycopg2])
+def test_a_closed_connection_is_named(dsn, module):
+    connection = module.connect(dsn)
+    connection.close()
+    with pytest.raises(pgspate.UsageError, match="the connection that `to=` names is closed"):
+        pgspate.load(ROWS, "things", to=connection)
+
+
 def test_a_transaction_in_a_pool_of_one_connection_is_left_alone(dsn, places):
     engine = sa.create_engine(
         "postgresql+psycopg://", connect_args=parameters(dsn), poolclass=sa.StaticPool

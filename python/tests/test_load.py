@@ -129,6 +129,7 @@ def test_rejected_rows_are_written_to_a_file(db, dsn, tmp_path):
         ([({},)], "which only a column of type json or jsonb takes"),
         ([([],)], "which only a column of type array, json or jsonb takes"),
         ([(object(),)], "a value of class object has no counterpart"),
+        ([{"a": 1}, {2: 1}], "row 2 has a key of class int, and no name"),
         (5, "an object of class int cannot be loaded"),
     ],
 )

@@ -315,11 +315,25 @@ def test_a_lone_surrogate_is_refused_with_its_place(dsn, way):
     assert (refused.value.place.row, refused.value.place.column) == (2, "s")
 
 
-@pytest.mark.parametrize("values", [pandas.period_range("2024-01", periods=2, freq="M"),
-                                    pandas.interval_range(0, 2), [1 + 2j, 3j]])
+PERIODS = pandas.period_range("2024-01", periods=2, freq="M")
+
+
+@pytest.mark.parametrize("values", [PERIODS, pandas.interval_range(0, 2), [1 + 2j, 3j],
+                                    pandas.Categorical(PERIODS), pandas.cut([1, 5], 2)])
 def test_a_dtype_without_a_type_in_postgresql_is_refused(dsn, way, values):
     with pytest.raises(pgspate.ConversionError, match='"p" has the dtype'):
         pgspate.load(pandas.DataFrame({"p": values}), "t", create=True, to=dsn)
+
+
+def test_categories_are_loaded_as_their_values(db, dsn, way):
+    days = pandas.to_datetime(["2024-01-02", None])
+    frame = pandas.DataFrame({
+        "t": pandas.Categorical(["a", None]), "n": pandas.Categorical([7, None]),
+        "d": pandas.Categorical(days), "x": pandas.Categorical([Decimal("1.10"), None]),
+    })
+    pgspate.load(frame, "t", create=True, to=dsn)
+    found = stored(db, "select t, n, d::text, x::text from t order by t")
+    assert found == [("a", 7, "2024-01-02 00:00:00", "1.10"), (None,) * 4]
 
 
 def test_a_value_that_is_no_json_is_refused_with_its_place(dsn):

@@ -110,6 +110,33 @@ def test_a_default_that_needs_an_insert_is_refused(engine):
         pgspate.sqlalchemy.load(engine, Part, [Part(id=1)])
 
 
+def test_an_error_of_a_type_names_the_place(engine):
+    class Strict(sa.types.TypeDecorator):
+        impl = sa.Text
+        cache_ok = True
+
+        def process_bind_param(self, value, dialect):
+            return {"x": dialect.driver}[value]
+
+    class Base(orm.DeclarativeBase):
+        pass
+
+    class Thing(Base):
+        __tablename__ = "things"
+        id = orm.mapped_column(sa.Integer, primary_key=True)
+        word = orm.mapped_column(Strict)
+
+    Base.metadata.create_all(engine)
+    with pytest.raises(pgspate.ConversionError, match="KeyError: 'boom'") as refused:
+        pgspate.sqlalchemy.load(engine, Thing, [Thing(id=1, word="x"), Thing(id=2, word="boom")])
+    assert (refused.value.place.row, refused.value.place.column) == (2, "word")
+    pgspate.sqlalchemy.load(engine, Thing, [Thing(id=1, word="x")])
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("select * from things").all() == [(1, "psycopg")]
+    with pytest.raises(pgspate.UsageError, match="`scope=` is an object of class bool"):
+        pgspate.sqlalchemy.sync(engine, Thing, [], scope=True)
+
+
 def test_a_type_that_writes_values_by_an_expression_is_refused(engine):
     class Hashed(sa.types.TypeDecorator):
         impl = sa.Text

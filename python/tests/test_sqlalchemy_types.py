@@ -118,3 +118,25 @@ def test_values_are_stored_as_the_session_stores_them(server, dsn, within):
                 differences.append((model.v.type, found[:half], found[half:]))
     engine.dispose()
     assert differences == []
+
+
+@pytest.mark.filterwarnings("ignore:the 'timedelta' type is not supported")
+def test_pandas_method_converts_values_by_the_types_of_dtype(server, dsn):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("psycopg")
+    engine = sa.create_engine(url_of(server, dsn, "psycopg"))
+    frame = pandas.DataFrame({
+        "s": ["abc", None, "d"], "j": ["1", "true", None], "e": [Color.RED, Color.BLUE, None],
+        "n": [LONG, Decimal("1.10"), None], "t": ["x", "y%", None],
+    })
+    kinds = {"s": Reversed, "j": pg.JSONB, "n": sa.Numeric, "t": sa.Text,
+             "e": sa.Enum(Color, name="color", values_callable=lambda e: [m.value for m in e])}
+    for name, more in [("theirs", {}), ("ours", {"method": pgspate.pandas_method})]:
+        frame.to_sql(name, engine, index=False, dtype=kinds, **more)
+    with engine.connect() as connection:
+        theirs, ours = (
+            connection.exec_driver_sql(f"select r::text from {name} r order by t").all()
+            for name in ("theirs", "ours")
+        )
+    engine.dispose()
+    assert ours == theirs

@@ -6,6 +6,7 @@ import datetime as dt
 import enum
 import ipaddress
 import uuid
+import zoneinfo
 from decimal import Decimal
 
 import pytest
@@ -141,6 +142,11 @@ def test_an_integer_column_takes_floats_and_decimals_that_are_whole(db, dsn):
     db.execute("create table t (a int)")
     pgspate.load([(3.0,), (Decimal("4.00"),), ("5",)], "t", to=dsn)
     assert db.execute("select a from t order by a").fetchall() == [(3,), (4,), (5,)]
+    db.execute("create table large (a bigint, b bigint[])")
+    large = [1e15, -9007199254740994.0, 2.0**62, -0.0]
+    pgspate.load([(value, [value]) for value in large], "large", to=dsn)
+    found = db.execute("select a, b from large order by a").fetchall()
+    assert found == [(int(value), [int(value)]) for value in sorted(large)]
     for value in (3.5, Decimal("3.5"), 2**31):
         with pytest.raises(pgspate.ServerError):
             pgspate.load([(value,)], "t", to=dsn)
@@ -233,6 +239,21 @@ def test_a_numpy_value_without_a_python_class_is_refused(db, dsn):
             with pytest.raises(pgspate.ConversionError, match="longdouble has no counterpart"):
                 pgspate.load([{"a": value}], table, to=dsn, **more)
     assert db.execute("select count(*) from t").fetchone() == (0,)
+
+
+def test_values_whose_meaning_is_open_are_refused(db, dsn):
+    numpy = pytest.importorskip("numpy")
+    zone = zoneinfo.ZoneInfo("Europe/Berlin")
+    db.execute("create table t (a timetz, b interval)")
+    for row, message in [((dt.time(1, 2, tzinfo=zone), None), "offset depends on the date"),
+                         ((None, numpy.timedelta64(2, "M")), "of months or years"),
+                         ((None, numpy.timedelta64(1, "Y")), "of months or years")]:
+        with pytest.raises(pgspate.ConversionError, match=message):
+            pgspate.load([row], "t", to=dsn)
+    pgspate.load([(dt.time(1, 2, tzinfo=EAST), numpy.timedelta64(2, "D"))], "t", to=dsn)
+    assert db.execute("select * from t").fetchall() == [
+        (dt.time(1, 2, tzinfo=EAST), dt.timedelta(days=2))
+    ]
 
 
 def test_a_list_that_contains_itself_is_refused(db, dsn):

@@ -41,6 +41,41 @@ fn a_job_replaces_the_rows_and_keeps_them_if_it_fails() {
     scene.assert_clean();
 }
 
+/// Indexes that a killed load has dropped belong to the table. Another table in its place would lack
+/// them for good.
+#[test]
+fn a_table_whose_indexes_a_load_has_dropped_is_not_exchanged() {
+    let scene = DriverScene::new();
+    let db = &scene.case.db;
+    db.run("create index t_other on t (id)");
+    let ticket = begin(&scene, replacing());
+    assert!(ticket.has_shadow);
+    let receipt = scene.write(&ticket, 0, 1, 3);
+    // As a load records it that is killed while it copies.
+    db.run(
+        "insert into pgspate.job \
+             (key, fingerprint, command, table_oid, table_name, made_table, options) \
+         values ('killed', 'x', 'load', 't'::regclass, 'public.t', false, '{}'); \
+         drop index t_other; \
+         insert into pgspate.change (job, ordinal, table_oid, kind, object, steps, beside) \
+         select job, 0, 't'::regclass, 'index', 't_other', \
+                array['create index t_other on public.t (id)'], false \
+         from pgspate.job where key = 'killed'",
+    );
+    let report = scene.complete(&ticket, &[receipt]).unwrap();
+    assert!(
+        report.warnings.iter().any(|it| it.contains("another load has not put back its indexes")),
+        "{:?}",
+        report.warnings
+    );
+    assert_eq!(scene.ids(), "1 2 3");
+    let restored = scene.status("--restore");
+    assert_eq!(restored.status, Some(0), "{}", restored.stderr);
+    let indexes =
+        "select string_agg(indexname, ' ' order by 1) from pg_indexes where tablename = 't'";
+    assert!(scene.case.value(indexes).contains("t_other"));
+}
+
 /// A driver that has lost its tasks, or found no files, has no rows. Only by a word of its own does
 /// it empty the table.
 #[test]

@@ -286,6 +286,19 @@ pub(super) async fn has_outstanding_on(client: &Client, table: u32) -> Result<bo
     Ok(row.map_err(|error| schema::with_grant_hint(ledger_error()(error)))?.get(0))
 }
 
+/// Returns whether another job than `job` has changed a table and not put it back. Jobs whose rows
+/// the role may not see do not count.
+///
+/// # Errors
+/// [`ErrorKind::Server`] if the server refuses the query, [`ErrorKind::Connect`] if the connection
+/// fails.
+pub async fn is_changed_by_others(client: &Client, table: u32, job: JobId) -> Result<bool> {
+    let sql = "select exists (select from pgspate.change \
+               where table_oid = $1 and job <> $2 and done < pg_catalog.cardinality(steps))";
+    let row = client.fetch_one(sql, &[&table, &job.0]).await;
+    Ok(row.map_err(|error| schema::with_grant_hint(ledger_error()(error)))?.get(0))
+}
+
 /// Reads the changes to a table that are not put back.
 ///
 /// # Errors

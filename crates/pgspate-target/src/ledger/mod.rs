@@ -38,8 +38,8 @@ mod unlogged;
 
 pub use change::{
     NewChange, RecordedChange, SETTING_CHANGE, adopt_changes, claim_changes,
-    forget_changes_of_dropped_tables, is_job_running, is_table_renamed, mark_kind_restored,
-    outstanding_changes, record_changes,
+    forget_changes_of_dropped_tables, is_changed_by_others, is_job_running, is_table_renamed,
+    mark_kind_restored, outstanding_changes, record_changes,
 };
 pub use dropped_keys::{
     DroppedKeys, check_no_dropped_keys, check_no_dropped_keys_in_transaction, dropped_keys,

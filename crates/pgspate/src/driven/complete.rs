@@ -232,6 +232,8 @@ impl Completion<'_> {
         }
         self.lock_table(table).await?;
         let JobTable { name: table, oid } = table;
+        // A load may have dropped keys before this transaction had the lock.
+        ledger::check_no_dropped_keys_in_transaction(client, *oid, None).await?;
         if ticket.options.mode == FleetMode::Replace {
             let emptied = ledger::record_emptied_sql(client, *oid, None).await?;
             let truncate = format!("truncate {table}; {emptied}");

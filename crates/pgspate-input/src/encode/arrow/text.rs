@@ -221,13 +221,15 @@ pub(crate) fn date_time_writer<'a>(
     let zone = if matches!(data_type, DataType::Timestamp(_, Some(_))) { zone } else { "" };
     let is_time = matches!(data_type, DataType::Time32(_) | DataType::Time64(_));
     Some(with_nulls(array, move |row, out| {
-        let value = values(row);
+        let mut value = values(row);
+        if is_time && value < 0 {
+            // No column of times takes a sign, so the server refuses the value.
+            out.push(b'-');
+            value = value.saturating_neg();
+        }
         let secs = value.div_euclid(per_second);
         let nanos = (value.rem_euclid(per_second) * (1_000_000_000 / per_second)) as u32;
         match is_time {
-            // A negative time has no text. The server rejects the text 99:00:00, like all times
-            // after 24:00.
-            true if secs < 0 => out.extend_from_slice(b"99:00:00"),
             true => calendar::write_time(secs, nanos, out),
             false => calendar::write_timestamp(secs, nanos, between, zone, out),
         }

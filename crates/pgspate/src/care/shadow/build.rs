@@ -245,7 +245,7 @@ impl TableCare<'_> {
         chunks: u64,
     ) -> Result<Option<ledger::ChunkRecord>, ExchangeError> {
         let client = self.job.client();
-        exchange::lock(client, names).await?;
+        exchange::lock(client, job, names).await?;
         self.check_dependents(names).await?;
         if self.plan.atomic_plan.as_ref().is_some_and(|atomic_plan| !atomic_plan.replaces) {
             let look = format!("select exists (select from {})", names.table);

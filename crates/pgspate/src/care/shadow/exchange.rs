@@ -11,7 +11,7 @@ use tokio_postgres::error::SqlState;
 use super::begin_sql;
 use super::recipe::{self, ShadowNames, generate};
 use crate::{Error, ErrorKind};
-use pgspate_target::ledger::{JobId, shadow};
+use pgspate_target::ledger::{self, JobId, shadow};
 use pgspate_target::table_properties::{differing_properties, table_properties};
 use pgspate_target::{ServerRefusal, TypedQuery, ends_session, server_error};
 
@@ -147,19 +147,32 @@ pub(super) fn trial_refusal(
     }
 }
 
-/// Locks the table exclusively.
+/// Locks the table exclusively, for the exchange by `job`.
 ///
 /// # Errors
-/// [`ExchangeError::Changed`] if another table has the table's name by now. The server's error,
-/// for example if the lock is not granted in time.
-pub(super) async fn lock(client: &Client, names: &ShadowNames) -> Result<(), ExchangeError> {
+/// [`ExchangeError::Changed`] if another table has the table's name by now, or if another job has
+/// dropped indexes or changed options of the table: the shadow would lack them, and the ledger would
+/// forget them with the old table. The server's error, for example if the lock is not granted in
+/// time.
+pub(super) async fn lock(
+    client: &Client,
+    job: JobId,
+    names: &ShadowNames,
+) -> Result<(), ExchangeError> {
     let sql = format!("lock table {} in access exclusive mode", names.table);
     client.batch_execute(&sql).await?;
     let look = "select to_regclass($1)::oid is not distinct from $2";
-    if client.fetch_one(look, &[&names.table, &names.oid]).await?.get(0) {
-        return Ok(());
+    if !client.fetch_one(look, &[&names.table, &names.oid]).await?.get::<_, bool>(0) {
+        return Err(ExchangeError::Changed("another table has its name now".to_owned()));
     }
-    Err(ExchangeError::Changed("another table has its name now".to_owned()))
+    match ledger::is_changed_by_others(client, names.oid, job).await {
+        Ok(false) => Ok(()),
+        Ok(true) => {
+            let why = "another load has not put back its indexes and options";
+            Err(ExchangeError::Changed(why.to_owned()))
+        }
+        Err(error) => Err(ExchangeError::Other(error)),
+    }
 }
 
 /// Replaces the locked table by its shadow. Returns the shadow's oid.

@@ -203,7 +203,7 @@ impl JobShadow {
         client: &Client,
         must_be_empty: bool,
     ) -> Result<u32, ExchangeError> {
-        exchange::lock(client, &self.names).await?;
+        exchange::lock(client, self.job, &self.names).await?;
         if let Some(obstacle) = replace_obstacles(client, self.names.oid).await?.into_iter().next()
         {
             return Err(ExchangeError::Changed(obstacle));
