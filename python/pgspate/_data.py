@@ -99,6 +99,9 @@ def _refuse_unreadable(data: Any, name: str) -> None:
     if schema is None and not str(getattr(data, "type", "struct")).startswith("struct"):
         hint = 'Make a table of it: `pyarrow.table({"name": values})`.'
         raise UsageError(f"an object of class {name} has no columns", hint=hint)
+    if schema is None and getattr(data, "null_count", 0):
+        hint = "Make a table without these rows, for example by `array.drop_null()`."
+        raise UsageError("the Arrow data has rows that are NULL as a whole", hint=hint)
     for field in schema or []:
         extension = getattr(field.type, "extension_name", "")
         if extension in ("pandas.period", "pandas.interval"):

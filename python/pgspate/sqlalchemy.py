@@ -445,7 +445,9 @@ class _ModelTable:
         """Returns the names of the columns to write, and the rows as tuples of these columns."""
         row_list = rows if isinstance(rows, (list, tuple)) else None
         rest: Iterator[Any] = iter(()) if row_list is not None else iter(rows)
-        first_rows = list(islice(rest, _ROWS_AHEAD)) if row_list is None else row_list
+        # A generator may change a dict and yield it again.
+        ahead = (dict(row) if isinstance(row, dict) else row for row in islice(rest, _ROWS_AHEAD))
+        first_rows = list(ahead) if row_list is None else row_list
         if not first_rows:
             # The columns do not matter, because no row is written.
             return [], []

@@ -40,8 +40,7 @@ impl CopyText {
     ) -> PyResult<Self> {
         let py = data.py();
         let queue = BatchQueue::with_capacity(1);
-        let (mut rows, _) =
-            PythonRows::read_ahead(data, "rows", true, Some(columns), false, &queue)?;
+        let (mut rows, _) = PythonRows::read_ahead(data, "rows", true, Some(columns), &queue)?;
         let target = |ty| Some(BatchTarget { ty: pg_type(ty), guessed_type: None });
         let targets: Vec<_> = types.into_iter().map(target).collect();
         rows.begin(py, &targets)?;

@@ -79,8 +79,7 @@ impl FrameRows {
         }
         let names = columns.iter().zip(is_arrow).filter(|(_, is_arrow)| !**is_arrow);
         let names = names.map(|(name, _)| name.clone()).collect();
-        let (rows, row_batches) =
-            PythonRows::read_ahead(data, name, false, Some(names), false, queue)?;
+        let (rows, row_batches) = PythonRows::read_ahead(data, name, false, Some(names), queue)?;
         let arrow: Arc<dyn ProgramBatches> = arrow_batches(table, name, true)?.into();
         let (row_schema, arrow_schema) = (row_batches.schema(), arrow.schema());
         let fields = merge(is_arrow, arrow_schema.fields(), row_schema.fields());

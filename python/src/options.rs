@@ -118,9 +118,7 @@ fn set_data(
             // gets only these values.
             let columns = options.rows.columns.take();
             let is_stream = kind == "rows" && !is_list(&data);
-            let ignores = options.rows.ignore_unknown;
-            let (rows, batches) =
-                PythonRows::read_ahead(&data, &name, is_stream, columns, ignores, queue)?;
+            let (rows, batches) = PythonRows::read_ahead(&data, &name, is_stream, columns, queue)?;
             options.origin = InputOrigin::Batches(Arc::new(batches));
             return Ok(Some(FrameRows::of_rows(rows)));
         }

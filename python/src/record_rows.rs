@@ -178,7 +178,7 @@ impl InsertPlan {
             return Ok((RecordReader::Dicts, None, names));
         }
         let ahead = VecDeque::from([first.clone()]);
-        let (shape, names) = detect_shape(py, &ahead, self.columns.clone(), false)?;
+        let (shape, names) = detect_shape(py, &ahead, self.columns.clone())?;
         if self.columns.is_none() && !shape.has_names(Some(first))? {
             let class = first.get_type().name()?;
             let message = format!("a record of class {class} does not name its columns");

@@ -18,7 +18,7 @@ use crate::batch_queue::BatchQueue;
 use crate::call::MakeBatches;
 use crate::column::ColumnWriter;
 use crate::infer::infer_column_types;
-use crate::shape::{ROWS_AHEAD, RowShape, detect_shape};
+use crate::shape::{ROWS_AHEAD, RowShape, copy_row, detect_shape};
 use crate::value_text::ValueTextWriter;
 
 /// The most rows of a batch.
@@ -114,17 +114,16 @@ impl PythonRows {
         name: &str,
         is_stream: bool,
         columns: Option<Vec<String>>,
-        ignore_unknown: bool,
         queue: &BatchQueue<RecordBatch>,
     ) -> PyResult<(PythonRows, RowBatches)> {
         let py = data.py();
         let mut rows = data.try_iter()?;
         let mut ahead = VecDeque::new();
         for row in rows.by_ref().take(ROWS_AHEAD) {
-            ahead.push_back(row?);
+            ahead.push_back(if is_stream { copy_row(row?)? } else { row? });
         }
         let are_columns_given = columns.is_some();
-        let (mut shape, names) = detect_shape(py, &ahead, columns, ignore_unknown)?;
+        let (mut shape, names) = detect_shape(py, &ahead, columns)?;
         let has_names = are_columns_given || shape.has_names(ahead.front())?;
         let fields: Vec<_> = names.iter().map(|name| tagged_field(name)).collect();
         let schema = Arc::new(Schema::new(fields));

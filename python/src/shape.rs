@@ -10,7 +10,7 @@ use pgspate::numbers::counted;
 use pgspate::{Error, ErrorKind};
 use pyo3::prelude::*;
 use pyo3::types::{
-    PyByteArray, PyBytes, PyDict, PyList, PyMapping, PyMemoryView, PyString, PyTuple,
+    PyByteArray, PyBytes, PyDict, PyList, PyMapping, PyMemoryView, PyString, PyTuple, PyType,
 };
 
 use crate::errors::to_exception;
@@ -26,10 +26,48 @@ const NAMES_VALUES: &str = "names its values";
 pub(crate) enum RowShape {
     /// Mappings with these keys. With `is_strict`, any other key is an error.
     Mappings { keys: Vec<Py<PyString>>, is_strict: bool, getter: Option<Py<PyAny>> },
-    /// Sequences with this number of values.
-    Sequences(usize),
-    /// Objects with these attributes.
-    Objects { names: Vec<Py<PyString>>, getter: Option<Py<PyAny>> },
+    /// Sequences with this number of values. Named tuples all have the same fields.
+    Sequences { count: usize, fields: Option<CheckedClass> },
+    /// Dataclasses with these attributes. Without columns that the caller has named, all rows have
+    /// the same fields.
+    Objects { names: Vec<Py<PyString>>, getter: Option<Py<PyAny>>, fields: Option<CheckedClass> },
+}
+
+/// The fields that all classes of rows must have, and the last class that has them.
+pub(crate) struct CheckedClass {
+    fields: Vec<String>,
+    last: Py<PyType>,
+}
+
+impl CheckedClass {
+    fn of(row: &Bound<'_, PyAny>, fields: Vec<String>) -> CheckedClass {
+        CheckedClass { fields, last: row.get_type().unbind() }
+    }
+
+    /// Refuses a row whose class has other fields, or the same in another order. `fields_of` returns
+    /// the fields of a row, or `None` for a row whose values have no names.
+    fn check(
+        &mut self,
+        row: &Bound<'_, PyAny>,
+        fields_of: impl Fn(&Bound<'_, PyAny>) -> PyResult<Option<Vec<String>>>,
+    ) -> Result<(), RowFault> {
+        let class = row.get_type();
+        if class.is(&self.last) {
+            return Ok(());
+        }
+        match fields_of(row)? {
+            Some(fields) if fields != self.fields => {
+                let class = class.name()?;
+                let message = format!("class {class} has other fields than the first row's class");
+                let hint = "Load the rows of each class by a call of their own, or give dicts.";
+                Err(RowFault::Value(Error::new(ErrorKind::Type, message).hint(hint)))
+            }
+            _ => {
+                self.last = class.unbind();
+                Ok(())
+            }
+        }
+    }
 }
 
 impl RowShape {
@@ -37,7 +75,7 @@ impl RowShape {
     pub(crate) fn has_names(&self, first: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
         match self {
             // A named tuple has names.
-            RowShape::Sequences(_) => first.map_or(Ok(false), |first| first.hasattr("_fields")),
+            RowShape::Sequences { fields, .. } => Ok(first.is_some() && fields.is_some()),
             _ => Ok(true),
         }
     }
@@ -48,12 +86,20 @@ impl RowShape {
         row: Bound<'py, PyAny>,
     ) -> Result<Bound<'py, PyTuple>, RowFault> {
         match self {
-            RowShape::Sequences(count) => sequence_values(row, *count),
+            RowShape::Sequences { count, fields } => {
+                if let Some(fields) = fields {
+                    fields.check(&row, fields_of_tuple)?;
+                }
+                sequence_values(row, *count)
+            }
             RowShape::Mappings { keys, is_strict, getter } => {
                 mapping_values(&row, keys, *is_strict, getter)
             }
-            RowShape::Objects { names, getter } => {
+            RowShape::Objects { names, getter, fields } => {
                 let py = row.py();
+                if let Some(fields) = fields {
+                    fields.check(&row, fields_of_dataclass)?;
+                }
                 let values = match getter {
                     Some(getter) => getter.bind(py).call1((&row,)),
                     None => {
@@ -114,15 +160,18 @@ fn mapping_values<'py>(
     getter: &mut Option<Py<PyAny>>,
 ) -> Result<Bound<'py, PyTuple>, RowFault> {
     let py = row.py();
-    let Ok(dict) = row.cast::<PyDict>() else {
-        let values: PyResult<Vec<_>> = keys.iter().map(|key| row.get_item(key.bind(py))).collect();
-        return match values {
-            Ok(values) => Ok(PyTuple::new(py, values)?),
-            Err(_) if !row.hasattr("keys")? && fields_of_record(row)?.is_none() => {
-                Err(other_class_fault(row, NAMES_VALUES)?)
-            }
-            Err(error) => Err(error.into()),
-        };
+    let made;
+    let dict = match row.cast::<PyDict>() {
+        Ok(dict) => dict,
+        Err(_) if is_mapping(row)? => {
+            made = py.get_type::<PyDict>().call1((row,))?.cast_into::<PyDict>();
+            made.as_ref().map_err(|_| row_fault("the row is no mapping".to_owned()))?
+        }
+        Err(_) if fields_of_record(row)?.is_some() => {
+            let values = keys.iter().map(|key| row.get_item(key.bind(py)));
+            return Ok(PyTuple::new(py, values.collect::<PyResult<Vec<_>>>()?)?);
+        }
+        Err(_) => return Err(other_class_fault(row, NAMES_VALUES)?),
     };
     // A subclass of dict, such as a defaultdict, may return values for keys that it does not have.
     if let Some(get_all) = getter.as_ref().filter(|_| row.is_exact_instance_of::<PyDict>()) {
@@ -186,7 +235,6 @@ pub(crate) fn detect_shape(
     py: Python<'_>,
     ahead: &VecDeque<Bound<'_, PyAny>>,
     columns: Option<Vec<String>>,
-    ignore_unknown: bool,
 ) -> PyResult<(RowShape, Vec<String>)> {
     let interned = |names: &[String]| -> Vec<Py<PyString>> {
         names.iter().map(|name| PyString::intern(py, name).unbind()).collect()
@@ -194,7 +242,7 @@ pub(crate) fn detect_shape(
     let Some(first) = ahead.front() else {
         // The shape does not matter, because there are no rows.
         let names = columns.unwrap_or_default();
-        return Ok((RowShape::Sequences(names.len()), names));
+        return Ok((RowShape::Sequences { count: names.len(), fields: None }, names));
     };
     if let Some(error) = table_as_row_error(first)? {
         return Err(to_exception(py, &error));
@@ -205,8 +253,9 @@ pub(crate) fn detect_shape(
         let keys = interned(&names);
         return Ok((RowShape::Mappings { keys, is_strict: false, getter: None }, names));
     }
-    if first.hasattr("keys")? {
-        let is_strict = columns.is_none() && !ignore_unknown;
+    if is_mapping(first)? {
+        // A key that only later rows have may be a column of the table, so it is never ignored.
+        let is_strict = columns.is_none();
         let names = match columns {
             Some(columns) => columns,
             None => keys_of_rows(ahead)?,
@@ -218,22 +267,22 @@ pub(crate) fn detect_shape(
         let getter = make_getter(py, "itemgetter", &keys)?;
         return Ok((RowShape::Mappings { keys, is_strict, getter }, names));
     }
-    if first.hasattr("__dataclass_fields__")? {
-        let names = match columns {
-            Some(columns) => columns,
-            None => extract_strings(&first.getattr("__dataclass_fields__")?)?,
-        };
+    if let Some(fields) = fields_of_dataclass(first)? {
+        let checked = columns.is_none().then(|| CheckedClass::of(first, fields.clone()));
+        let names = columns.unwrap_or(fields);
         let attributes = interned(&names);
         let getter = make_getter(py, "attrgetter", &attributes)?;
-        return Ok((RowShape::Objects { names: attributes, getter }, names));
+        return Ok((RowShape::Objects { names: attributes, getter, fields: checked }, names));
     }
-    if is_text_or_bytes(first) || first.len().is_err() {
+    if is_text_or_bytes(first) || first.len().is_err() || !first.hasattr("__getitem__")? {
         return Err(to_exception(py, &no_columns_error(first)?));
     }
     let values = first.len()?;
     if values == 0 {
         return Err(no_values_error(py));
     }
+    let fields = fields_of_tuple(first)?;
+    let checked = fields.clone().map(|fields| CheckedClass::of(first, fields));
     let names = match columns {
         Some(columns) if columns.len() == values => columns,
         Some(columns) => {
@@ -244,13 +293,52 @@ pub(crate) fn detect_shape(
             );
             return Err(to_exception(py, &Error::new(ErrorKind::Usage, message)));
         }
-        None if first.hasattr("_fields")? => {
-            let names = extract_strings(&first.getattr("_fields")?)?;
-            return Ok((RowShape::Sequences(values), names));
-        }
-        None => (1..=values).map(|nth| format!("value {nth}")).collect(),
+        None => fields.unwrap_or_else(|| (1..=values).map(|nth| format!("value {nth}")).collect()),
     };
-    Ok((RowShape::Sequences(values), names))
+    Ok((RowShape::Sequences { count: values, fields: checked }, names))
+}
+
+/// Returns whether a row is a mapping. A dataclass or named tuple may have a field `keys`.
+fn is_mapping(row: &Bound<'_, PyAny>) -> PyResult<bool> {
+    if row.is_instance_of::<PyDict>() {
+        return Ok(true);
+    }
+    let has_fields = row.hasattr("_fields")? || row.hasattr("__dataclass_fields__")?;
+    Ok(!has_fields && row.getattr("keys").is_ok_and(|keys| keys.is_callable()))
+}
+
+/// Returns the fields of a named tuple, and `None` for another row.
+fn fields_of_tuple(row: &Bound<'_, PyAny>) -> PyResult<Option<Vec<String>>> {
+    match row.getattr("_fields") {
+        Ok(names) => extract_strings(&names).map(Some),
+        Err(_) => Ok(None),
+    }
+}
+
+/// Returns the fields of a dataclass without its class variables, and `None` for another row.
+fn fields_of_dataclass(row: &Bound<'_, PyAny>) -> PyResult<Option<Vec<String>>> {
+    if !row.hasattr("__dataclass_fields__")? {
+        return Ok(None);
+    }
+    let fields = row.py().import("dataclasses")?.call_method1("fields", (row,))?;
+    let name = |field: PyResult<Bound<'_, PyAny>>| field?.getattr("name")?.extract();
+    fields.try_iter()?.map(name).collect::<PyResult<Vec<String>>>().map(Some)
+}
+
+/// Returns a copy of a row that its iterable may change and return again. Tuples do not change.
+pub(crate) fn copy_row<'py>(row: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    if row.is_instance_of::<PyTuple>() {
+        return Ok(row);
+    }
+    if let Ok(list) = row.cast_exact::<PyList>() {
+        return Ok(list.to_tuple().into_any());
+    }
+    if let Ok(dict) = row.cast_exact::<PyDict>() {
+        return Ok(dict.copy()?.into_any());
+    }
+    // A row that cannot be copied is probably no row, which is reported when it is loaded.
+    let copy = row.py().import("copy")?.call_method1("copy", (&row,));
+    Ok(copy.unwrap_or(row))
 }
 
 fn no_values_error(py: Python<'_>) -> PyErr {
@@ -326,7 +414,7 @@ fn table_as_row_error(row: &Bound<'_, PyAny>) -> PyResult<Option<Error>> {
 fn keys_of_rows(ahead: &VecDeque<Bound<'_, PyAny>>) -> PyResult<Vec<String>> {
     let mut names: Vec<String> = Vec::new();
     for (nth, row) in ahead.iter().enumerate() {
-        if !row.hasattr("keys")? {
+        if !is_mapping(row)? {
             return Err(match other_class_fault(row, NAMES_VALUES)?.at_row(Some(nth)) {
                 RowFault::Python(error) => error,
                 RowFault::Value(error) => to_exception(row.py(), &error),

@@ -166,6 +166,14 @@ def test_an_arrow_array_is_refused(dsn):
         assert "pyarrow.table" in refused.value.hint
 
 
+def test_rows_that_are_null_as_a_whole_are_refused(dsn):
+    values = pa.array([1, 777, 3])
+    structs = pa.StructArray.from_arrays([values], ["a"], mask=pa.array([False, True, False]))
+    for data in (structs, pa.chunked_array([structs])):
+        with pytest.raises(pgspate.Error, match="NULL as a whole"):
+            pgspate.load(data, "t", create=True, to=dsn)
+
+
 def test_types_that_only_pandas_reads_are_refused(dsn):
     pandas = pytest.importorskip("pandas")
     for values in (pandas.period_range("2024-01", periods=2, freq="M"), pandas.interval_range(0, 2)):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import gzip
 import io
 import json
+import types
+import typing
 import uuid
 from decimal import Decimal
 
@@ -173,3 +176,106 @@ def test_a_table_that_is_no_name_is_refused(dsn):
     ]:
         with pytest.raises(pgspate.UsageError, match="is an object of class object, not a name"):
             call()
+
+
+def changed_again(row, change, count=3000):
+    for n in range(count):
+        change(row, n)
+        yield row
+
+
+def test_a_row_that_a_generator_changes_and_yields_again_is_stored_each_time(db, dsn):
+    @dataclasses.dataclass
+    class Point:
+        a: int = 0
+
+    def set_item(row, n):
+        row["a"] = n
+
+    def set_first(row, n):
+        row[0] = n
+
+    def set_attribute(row, n):
+        row.a = n
+
+    db.execute("create table t (a int)")
+    for row, change in [({}, set_item), ([0], set_first), (Point(), set_attribute),
+                        (collections.OrderedDict(), set_item), (collections.UserDict(), set_item)]:
+        pgspate.load(changed_again(row, change), "t", to=dsn)
+        assert stored(db, "select count(distinct a), min(a), max(a) from t") == [(3000, 0, 2999)]
+        db.execute("truncate t")
+
+
+def test_mappings_are_taken_as_dicts_are(db, dsn):
+    db.execute("create table t (a int, b int)")
+    for make in (collections.UserDict, types.MappingProxyType, collections.ChainMap):
+        pgspate.load([make({"a": 1, "b": 2}), make({"a": 3})], "t", to=dsn)
+        assert stored(db) == [(1, 2), (3, None)]
+        late = [make({"a": n}) for n in range(1000)] + [make({"a": 1000, "b": 7})]
+        with pytest.raises(pgspate.ConversionError, match="none of the first 1000"):
+            pgspate.load(late, "t", to=dsn)
+        db.execute("truncate t")
+        with pgspate.Writer("t", to=dsn) as writer:
+            with pytest.raises(pgspate.ConversionError):
+                writer.insert_many([make({"a": 1, "b": 2}), make({"a": 2, "b": 3, "z": 1})])
+
+
+def test_a_late_key_is_never_ignored_as_it_may_be_a_column(db, dsn):
+    db.execute("create table t (a int, b int)")
+    rows = [{"a": n} for n in range(1000)] + [{"a": 1000, "b": 5}]
+    with pytest.raises(pgspate.ConversionError, match="none of the first 1000"):
+        pgspate.load(rows, "t", ignore_unknown=True, to=dsn)
+    pgspate.load(rows, "t", columns=["a", "b"], to=dsn)
+    assert stored(db, "select count(*), max(b) from t") == [(1001, 5)]
+
+
+def test_dataclasses_and_named_tuples_of_other_fields_are_refused(db, dsn):
+    @dataclasses.dataclass
+    class Point:
+        x: int
+        y: int
+        kind: typing.ClassVar[str] = "point"
+
+    @dataclasses.dataclass
+    class Named(Point):
+        name: str = "n"
+
+    @dataclasses.dataclass
+    class Keys:
+        keys: int
+
+    db.execute("create table t (x int, y int)")
+    pair, swapped = collections.namedtuple("P", "x y"), collections.namedtuple("S", "y x")
+    again = collections.namedtuple("Again", "x y")
+    pgspate.load([Point(1, 2), Point(3, 4)], "t", to=dsn)
+    pgspate.load([pair(5, 6), again(7, 8), (9, 10)], "t", to=dsn)
+    for rows in ([Point(1, 2), Named(1, 2)], [pair(1, 2), swapped(1, 2)]):
+        with pytest.raises(pgspate.ConversionError, match="has other fields than the first row's"):
+            pgspate.load(rows, "t", to=dsn)
+    assert stored(db) == [(1, 2), (3, 4), (5, 6), (7, 8), (9, 10)]
+    pgspate.load([Keys(1)], "made", create=True, to=dsn)
+    assert stored(db, "select keys from made") == [(1,)]
+    with pytest.raises(pgspate.UsageError, match="a row of class set has no columns"):
+        pgspate.load([{1, 2}], "t", to=dsn)
+
+
+def test_many_values_that_only_the_server_reads_are_loaded(db, dsn, tmp_path):
+    """A chunk's rows for the server are sent after its other rows, and may be many."""
+    text = "2024-01-01 00:00:00 Europe/Berlin"
+    db.execute("create table t (a timestamptz)")
+    lines = tmp_path / "t.ndjson"
+    lines.write_text((json.dumps({"a": text}) + "\n") * 20_000)
+    csv = tmp_path / "t.csv"
+    csv.write_text("a\n" + (text + "\n") * 20_000)
+    data = [[(text,)] * 20_000, lines, csv]
+    try:
+        import pyarrow
+
+        data.append(pyarrow.table({"a": [text] * 20_000}))
+    except ImportError:
+        pass
+    for rows in data:
+        assert pgspate.load(rows, "t", to=dsn).rows_written == 20_000
+    db.execute("create table n (a int)")
+    with pytest.raises(pgspate.ServerError, match="invalid input syntax for type integer"):
+        pgspate.load([("x" * 1000,)] * 500, "n", to=dsn)

@@ -34,4 +34,9 @@ impl Encoded {
         self.text_rows.clear();
         self.known_rows = 0;
     }
+
+    /// Returns the bytes of all rows.
+    pub(crate) fn bytes(&self) -> usize {
+        self.binary.len() + self.text.len()
+    }
 }

@@ -131,7 +131,8 @@ impl OpenChunk {
         out: &mut Encoded,
         piece: usize,
     ) -> Result<bool> {
-        while out.binary.len() + out.text.len() < piece.max(1) {
+        let end = out.bytes() + piece.max(1);
+        while out.bytes() < end {
             let batch = match &self.batch {
                 Some(batch) if self.row < batch.num_rows() => batch,
                 done => {
@@ -146,8 +147,8 @@ impl OpenChunk {
             };
             let rows = BatchRows { columns, tail, batch, base: self.base };
             self.row = match self.mode {
-                EncodeMode::Binary => rows.encode_binary(self.row, out, piece)?,
-                EncodeMode::Text => rows.encode_text(self.row, out, piece)?,
+                EncodeMode::Binary => rows.encode_binary(self.row, out, end)?,
+                EncodeMode::Text => rows.encode_text(self.row, out, end)?,
             };
         }
         Ok(true)
@@ -165,12 +166,12 @@ struct BatchRows<'a> {
 }
 
 impl<'a> BatchRows<'a> {
-    /// Encodes rows from `row` on until `out` has `piece` bytes. Returns the next row.
-    fn encode_binary(&self, mut row: usize, out: &mut Encoded, piece: usize) -> Result<usize> {
+    /// Encodes rows from `row` on until `out` has `end` bytes. Returns the next row.
+    fn encode_binary(&self, mut row: usize, out: &mut Encoded, end: usize) -> Result<usize> {
         let columns = self.bind()?;
         let count = self.tail.column_count(columns.len());
         let mut texts = None;
-        while row < self.batch.num_rows() && out.binary.len() + out.text.len() < piece.max(1) {
+        while row < self.batch.num_rows() && out.bytes() < end {
             let start = out.binary.len();
             out.binary.extend_from_slice(&count);
             if columns.iter().all(|column| column.append(row, &mut out.binary)) {
@@ -189,10 +190,10 @@ impl<'a> BatchRows<'a> {
         Ok(row)
     }
 
-    /// Encodes rows from `row` on as text until `out` has `piece` bytes. Returns the next row.
-    fn encode_text(&self, mut row: usize, out: &mut Encoded, piece: usize) -> Result<usize> {
+    /// Encodes rows from `row` on as text until `out` has `end` bytes. Returns the next row.
+    fn encode_text(&self, mut row: usize, out: &mut Encoded, end: usize) -> Result<usize> {
         let mut texts = self.text_columns()?;
-        while row < self.batch.num_rows() && out.binary.len() + out.text.len() < piece.max(1) {
+        while row < self.batch.num_rows() && out.bytes() < end {
             self.append_text_row(row, &mut texts, out);
             row += 1;
         }

@@ -172,8 +172,8 @@ pub trait ChunkEncoder: Send {
     /// An error if the chunk cannot be read or is of another format.
     fn begin(&mut self, chunk: Arc<Chunk>, mode: EncodeMode) -> Result<()>;
 
-    /// Appends more rows to `out` until it has about `piece` bytes. Returns false at the end of the
-    /// chunk.
+    /// Appends about `piece` bytes of rows to `out`, whatever it has already, and at least one row.
+    /// Returns false at the end of the chunk.
     ///
     /// # Errors
     /// If the next record cannot become a row, [`is_row_error`] is true for the error. This record

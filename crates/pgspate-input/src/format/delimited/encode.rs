@@ -397,6 +397,7 @@ impl ChunkEncoder for DelimitedEncoder {
     fn fill(&mut self, out: &mut Encoded, piece: usize) -> Result<bool> {
         let Some(chunk) = self.chunk.clone() else { return Ok(false) };
         let ChunkData::Delimited(bytes, _) = &chunk.data else { return Ok(false) };
+        let (binary_end, text_end) = (out.binary.len() + piece, out.text.len() + piece);
         loop {
             if self.next_end >= self.index.ends().len() && !self.index_next_window(bytes)? {
                 return Ok(false);
@@ -405,7 +406,7 @@ impl ChunkEncoder for DelimitedEncoder {
                 if !self.encode_record(bytes, out)? {
                     return Ok(false);
                 }
-                if out.binary.len() >= piece || out.text.len() >= piece {
+                if out.binary.len() >= binary_end || out.text.len() >= text_end {
                     return Ok(true);
                 }
             }

@@ -461,7 +461,8 @@ impl ChunkEncoder for JsonEncoder {
     fn fill(&mut self, out: &mut Encoded, piece: usize) -> Result<bool> {
         let Some(chunk) = self.chunk.clone() else { return Ok(false) };
         let ChunkData::Bytes(data) = &chunk.data else { return Ok(false) };
-        while out.binary.len() + out.text.len() < piece {
+        let end = out.bytes() + piece.max(1);
+        while out.bytes() < end {
             let text = self.records.text(data);
             let next = self.records.next(data);
             self.row += 1;

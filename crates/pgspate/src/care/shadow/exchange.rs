@@ -120,7 +120,7 @@ pub(super) async fn try_exchange(
         create_in_transaction(client, job, names, "").await?;
         run(client, generate(client, names, recipe::BUILD_INDEXES).await?).await?;
         run(client, generate(client, names, recipe::ADD_CONSTRAINTS).await?).await?;
-        lock(client, names).await?;
+        lock(client, job, names).await?;
         exchange(client, names, server_version).await.map(drop)
     };
     let tried = tried.await;
