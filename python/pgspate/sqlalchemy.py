@@ -451,6 +451,7 @@ class _ModelTable:
         if not first_rows:
             # The columns do not matter, because no row is written.
             return [], []
+        _refuse_repeated(first_rows)
         attributes: set[str] = set()
         for row in first_rows:
             # An object has no attributes but columns. So it is not read once all columns are known.
@@ -483,12 +484,12 @@ class _ModelTable:
         def tuples(rows: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
             for row in rows:
                 if type(row) is unchecked_class and not instance_state(row).expired_attributes:
-                    yield of_object(instance_dict(row))
+                    yield (of_object if _is_new(row) else of_dict)(instance_dict(row))
                     continue
                 values = self._row_values(row)
                 if not values.keys() <= known:
                     self._fail_on_new_attributes(values.keys() - known, row)
-                yield (of_dict if isinstance(row, dict) else of_object)(values)
+                yield (of_object if _is_new(row) else of_dict)(values)
 
         names = [column.name for _, column in written]
         if row_list is not None:
@@ -540,11 +541,28 @@ class _ModelTable:
             values = {name: getattr(row, name) for name in names}
         else:
             values = instance_dict(row)
+        left_out = self.left_out if _is_new(row) else set()
         return {
             name: values[name]
             for name in names
-            if name in values and (values[name] is not None or name not in self.left_out)
+            if name in values and (values[name] is not None or name not in left_out)
         }
+
+
+def _refuse_repeated(rows: Sequence[Any]) -> None:
+    """Raises an error if an object occurs twice: a session would save it once."""
+    objects = [row for row in rows if not isinstance(row, dict)]
+    if len(set(map(id, objects))) < len(objects):
+        message = "the rows have the same object more than once"
+        raise UsageError(message, hint="Give each row as an object of its own, or as a dict.")
+
+
+def _is_new(row: Any) -> bool:
+    """Returns whether a row is an object that no session has stored or loaded.
+
+    None of such an object stands for no value. None of a stored object is NULL.
+    """
+    return not isinstance(row, dict) and instance_state(row).key is None
 
 
 def _mapper_of(model: Any) -> Any:

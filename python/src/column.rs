@@ -41,6 +41,12 @@ impl ColumnWriter {
         }
     }
 
+    /// Returns whether the column takes values that can change: lists, dicts and bytearrays.
+    pub(crate) fn takes_changing_values(&self) -> bool {
+        use TextTarget::{Array, Bytes, Json, Vector};
+        matches!(self.target, Array(..) | Bytes | Json | Vector)
+    }
+
     /// Appends a value whose class is at the address `class`, and returns its size in bytes. `text`
     /// is a scratch buffer.
     pub(crate) fn append(

@@ -60,6 +60,10 @@ pub(crate) struct PythonRows {
     columns: Vec<ColumnWriter>,
     /// Number of rows of the next block.
     block_rows: usize,
+    /// The most rows of a block.
+    block_rows_max: usize,
+    /// Whether the rows can be read only once.
+    is_stream: bool,
     /// Number of rows read so far.
     rows_read: u64,
 }
@@ -163,6 +167,8 @@ impl PythonRows {
             text_writer,
             columns,
             block_rows,
+            block_rows_max: BLOCK_ROWS,
+            is_stream,
             rows_read,
         };
         Ok((rows, batches))
@@ -245,6 +251,9 @@ impl MakeBatches for PythonRows {
         }
         self.text_writer = ValueTextWriter::new(py)?;
         self.columns = targets.iter().map(|it| ColumnWriter::for_column(it.as_ref())).collect();
+        // A stream may change a list or dict and yield it again, so each row is read before the next.
+        let by_row = self.is_stream && self.columns.iter().any(ColumnWriter::takes_changing_values);
+        self.block_rows_max = if by_row { 1 } else { BLOCK_ROWS };
         Ok(())
     }
 
@@ -273,8 +282,11 @@ impl MakeBatches for PythonRows {
             }
             rows += block.len();
             bytes += block_bytes;
-            self.block_rows =
-                if block_bytes > BLOCK_BYTES { 1 } else { BLOCK_ROWS.min(self.block_rows * 2) };
+            self.block_rows = if block_bytes > BLOCK_BYTES {
+                1
+            } else {
+                self.block_rows_max.min(self.block_rows * 2)
+            };
             block.clear();
         }
         if rows == 0 {

@@ -325,20 +325,33 @@ fn fields_of_dataclass(row: &Bound<'_, PyAny>) -> PyResult<Option<Vec<String>>> 
     fields.try_iter()?.map(name).collect::<PyResult<Vec<String>>>().map(Some)
 }
 
-/// Returns a copy of a row that its iterable may change and return again. Tuples do not change.
+/// Returns a copy of a row that its iterable may change and return again. Values that may change,
+/// such as lists, are copied, too.
 pub(crate) fn copy_row<'py>(row: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    if row.is_instance_of::<PyTuple>() {
+    if let Ok(tuple) = row.cast_exact::<PyTuple>()
+        && !tuple.iter().any(|value| may_change(&value))
+    {
         return Ok(row);
     }
-    if let Ok(list) = row.cast_exact::<PyList>() {
+    if let Ok(list) = row.cast_exact::<PyList>()
+        && !list.iter().any(|value| may_change(&value))
+    {
         return Ok(list.to_tuple().into_any());
     }
-    if let Ok(dict) = row.cast_exact::<PyDict>() {
+    if let Ok(dict) = row.cast_exact::<PyDict>()
+        && !dict.values().iter().any(|value| may_change(&value))
+    {
         return Ok(dict.copy()?.into_any());
     }
     // A row that cannot be copied is probably no row, which is reported when it is loaded.
-    let copy = row.py().import("copy")?.call_method1("copy", (&row,));
+    let copy = row.py().import("copy")?.call_method1("deepcopy", (&row,));
     Ok(copy.unwrap_or(row))
+}
+
+/// Returns whether a value of a row may change. Plain texts, numbers and times do not.
+fn may_change(value: &Bound<'_, PyAny>) -> bool {
+    // Only what does not change has a hash.
+    value.hash().is_err()
 }
 
 fn no_values_error(py: Python<'_>) -> PyErr {

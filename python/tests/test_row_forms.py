@@ -206,6 +206,28 @@ def test_a_row_that_a_generator_changes_and_yields_again_is_stored_each_time(db,
         db.execute("truncate t")
 
 
+def test_a_value_that_a_generator_changes_and_yields_again_is_stored_each_time(db, dsn):
+    def rows(value, change):
+        for n in range(3000):
+            change(value, n)
+            yield (n, value)
+
+    def set_first(value, n):
+        value[0] = n % 256
+
+    def set_item(value, n):
+        value["x"] = n % 256
+
+    for kind, value, change, read in [("int[]", [0], set_first, "v[1]"),
+                                      ("jsonb", {}, set_item, "(v->'x')::int"),
+                                      ("bytea", bytearray(1), set_first, "get_byte(v, 0)")]:
+        db.execute(f"create table changing (n int, v {kind})")
+        pgspate.load(rows(value, change), "changing", to=dsn)
+        right = f"select count(*) from changing where {read} = n % 256"
+        assert stored(db, right) == [(3000,)], kind
+        db.execute("drop table changing")
+
+
 def test_mappings_are_taken_as_dicts_are(db, dsn):
     db.execute("create table t (a int, b int)")
     for make in (collections.UserDict, types.MappingProxyType, collections.ChainMap):
@@ -266,7 +288,7 @@ def test_many_values_that_only_the_server_reads_are_loaded(db, dsn, tmp_path):
     lines = tmp_path / "t.ndjson"
     lines.write_text((json.dumps({"a": text}) + "\n") * 20_000)
     csv = tmp_path / "t.csv"
-    csv.write_text("a\n" + (text + "\n") * 20_000)
+    csv.write_text("a\n" + f'"{text}"\n' * 20_000)
     data = [[(text,)] * 20_000, lines, csv]
     try:
         import pyarrow

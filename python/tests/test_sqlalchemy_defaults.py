@@ -91,9 +91,35 @@ def test_none_of_an_object_is_left_to_defaults_as_by_a_session(engine, kind):
                 message = f'"{name}", whose default the server makes, but another row has one'
                 with pytest.raises(pgspate.UsageError, match=message):
                     pgspate.sqlalchemy.load(session, Part, rows)
+        # None of a stored object is NULL, so a copy of a table is exact.
+        session.execute(sa.text("delete from parts"))
+        session.execute(sa.text("insert into parts (id, b) values (40, null)"))
+        session.commit()
+        copies = session.scalars(sa.select(Part)).all()
+        session.execute(sa.text("delete from parts"))
+        session.expunge_all()
+        session.commit()
+        pgspate.sqlalchemy.load(session, Part, copies if kind == "list" else iter(copies))
+        assert session.execute(sa.text(sql)).all() == [(0, None, None, None, None)]
         # A dict with None has a value, as in an INSERT of dicts.
         pgspate.sqlalchemy.load(session, Part, [{"id": 50, "a": None, "b": None, "twice": 0}])
         assert session.execute(sa.text("select \"A\", b from parts where id = 50")).one() == (None, None)
+
+
+@pytest.mark.parametrize("kind", ["list", "stream"])
+def test_the_same_object_twice_is_refused(engine, kind):
+    class Base(orm.DeclarativeBase):
+        pass
+
+    class Part(Base):
+        __tablename__ = "parts"
+        id = orm.mapped_column(sa.Integer, primary_key=True)
+
+    Base.metadata.create_all(engine)
+    part = Part()
+    rows = [part, Part(), part]
+    with pytest.raises(pgspate.UsageError, match="the same object more than once"):
+        pgspate.sqlalchemy.load(engine, Part, rows if kind == "list" else iter(rows))
 
 
 def test_a_default_that_needs_an_insert_is_refused(engine):

@@ -23,8 +23,12 @@ fn the_delimiter_occurs_equally_often_in_each_line() {
         let sniffed = sniff_whole("x.txt", sample);
         assert_eq!((sniffed.delimiter, sniffed.columns), (delimiter, columns), "{sample:?}");
     }
-    let sniffed = sniff_whole("x.csv", "name\nAda\nBob\n");
-    assert_eq!((sniffed.delimiter, sniffed.columns, sniffed.header), (b',', 1, true));
+    for sample in
+        ["name\nAda\nBob\n", "at\n10:00\n11:00\n12:00\n13:00\n", "p\na^b\nc^d\ne^f\ng^h\n"]
+    {
+        let sniffed = sniff_whole("x.csv", sample);
+        assert_eq!((sniffed.delimiter, sniffed.columns, sniffed.header), (b',', 1, true));
+    }
 }
 
 #[test]

@@ -99,3 +99,23 @@ fn a_row_to_reinsert_does_not_keep_its_old_values() {
     assert_eq!(rows(&case, "t"), "(1,2,x) (2,3,)");
     assert_eq!(case.value("select last_value > 2 from tries"), "t");
 }
+
+/// A row whose key changes is copied and deleted. Columns that the event lacks keep what another
+/// session writes before that.
+#[test]
+fn a_key_change_keeps_what_another_session_writes_meanwhile() {
+    let case = LoadCase::new("create table t (id int primary key, a text, b text)");
+    case.db.run("insert into t values (1, 'a', 'old'), (2, 'a', 'old')");
+    case.put("s.ndjson", r#"{"op":"update","table":"t","key":{"id":1},"row":{"id":3,"a":"x"}}"#);
+    let (runtime, other) = session(&case.db.dsn());
+    let update = "begin; update t set b = 'new' where id = 1";
+    runtime.block_on(other.batch_execute(update)).unwrap();
+    let child = spawn(&mut command(&case, "s.ndjson --quiet --direct-rows 0"));
+    let waits = "select count(*) from pg_locks l join pg_stat_activity a using (pid) \
+                 where not l.granted and a.datname = current_database()";
+    wait_until("the run waits for the row", || case.value(waits) == "1");
+    runtime.block_on(other.batch_execute("commit")).unwrap();
+    let run = finish(child);
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    assert_eq!(rows(&case, "t"), "(2,a,old) (3,x,new)");
+}

@@ -54,7 +54,7 @@ pub struct SyncScript {
     pub update: Option<String>,
     /// Statement that inserts rows.
     pub insert: String,
-    /// Statements that drop the temporary tables.
+    /// Statements that release the snapshot and drop the temporary tables.
     pub end: Vec<String>,
     /// Whether the caller must refuse a source without rows, because it would delete everything.
     pub must_have_rows: bool,
@@ -105,6 +105,10 @@ impl PreparedSync {
             table_duplicates: statements.duplicates_in_table(),
             // Here plans are not checked before the statements run, so all columns are analyzed.
             compare: vec![
+                // The statements that write find rows by their addresses. As long as a cursor holds
+                // a snapshot, no row that the comparison sees is removed, so that no other row
+                // gets its address.
+                "declare pgspate_snapshot no scroll cursor for select 1".to_owned(),
                 statements.diff(),
                 format!("analyze {DIFF}"),
                 "set local enable_nestloop = on".to_owned(),
@@ -113,7 +117,7 @@ impl PreparedSync {
             delete: deletes.then(|| statements.delete()),
             update: updates.then(|| statements.update()),
             insert: statements.insert(),
-            end: vec![drop(DIFF), drop(stage::STAGE_NAME)],
+            end: vec!["close pgspate_snapshot".to_owned(), drop(DIFF), drop(stage::STAGE_NAME)],
             must_have_rows: all && !self.options.may_empty && !self.options.is_check,
             max_delete: self.options.max_delete,
             is_check: self.options.is_check,

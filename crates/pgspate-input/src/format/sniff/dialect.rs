@@ -12,9 +12,11 @@ use crate::format::infer::{InferredClass, classify};
 const RECORDS_MAX: usize = 1000;
 const BYTES_MAX: usize = 256 << 10;
 
-/// The possible delimiters. The second group also occurs in ordinary text, so it is tried only if
-/// no delimiter of the first group fits.
-const DELIMITERS: [&[u8]; 2] = [b",\t;|\x01\x1f", b":^~"];
+/// The usual delimiters.
+const DELIMITERS: &[u8] = b",\t;|\x01\x1f";
+/// Delimiters that also occur in ordinary text. They are tried only if no usual delimiter fits, and
+/// the first line must have them, too: a header of one column may stand above times.
+const RARE_DELIMITERS: &[u8] = b":^~";
 
 /// A field of the sample, without its quotes.
 #[derive(Debug, Clone, PartialEq)]
@@ -204,12 +206,11 @@ fn choose_delimiter(
         sniffed.evidence.push(format!("delimiter {}: {why}", display_delimiter(delimiter)));
         return true;
     }
-    for candidates in DELIMITERS {
+    for (candidates, first_line_counts) in [(DELIMITERS, false), (RARE_DELIMITERS, true)] {
         let mut best: Option<(u32, bool, usize, u8)> = None;
         for &candidate in candidates {
-            let Some((percent, fields)) = field_count_share(sample, candidate, given) else {
-                continue;
-            };
+            let share = field_count_share(sample, candidate, given, first_line_counts);
+            let Some((percent, fields)) = share else { continue };
             // Percentages are compared in steps of five, so that one unusual line does not decide.
             // Among equal percentages, the file's name decides, and then the number of fields.
             let score = (percent / 5, Some(candidate) == named_delimiter, fields, candidate);
@@ -235,10 +236,12 @@ fn choose_delimiter(
 }
 
 /// Returns the percentage of records that have the most frequent number of fields, and this number.
+/// With `first_line_counts`, returns `None` if the first record has another number of fields.
 fn field_count_share(
     sample: &DelimitedSample<'_>,
     delimiter: u8,
     given: &SniffOverrides,
+    first_line_counts: bool,
 ) -> Option<(u32, usize)> {
     let quote = given.quote.unwrap_or(Some(b'"'));
     let escape = given.escape.or(quote).unwrap_or(b'"');
@@ -247,15 +250,19 @@ fn field_count_share(
         split = sample.split(delimiter, None, escape);
     }
     let mut counts: HashMap<usize, usize> = HashMap::new();
-    let mut total = 0;
+    let (mut total, mut first) = (0, None);
     for record in &split.records {
         // Empty lines are ignored.
         if record.len() > 1 || !record[0].text.is_empty() {
             *counts.entry(record.len()).or_default() += 1;
             total += 1;
+            first.get_or_insert(record.len());
         }
     }
     let (fields, times) = counts.into_iter().max_by_key(|(fields, times)| (*times, *fields))?;
+    if first_line_counts && first != Some(fields) {
+        return None;
+    }
     let percent = (times * 100 / total) as u32;
     (fields > 1 && percent >= 70).then_some((percent, fields))
 }

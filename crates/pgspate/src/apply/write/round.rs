@@ -87,8 +87,8 @@ pub(super) enum StepAction {
     /// Stages rows to be deleted and inserted again, so that other rows can take their unique
     /// values.
     Reinsert,
-    /// Locks the rows to be deleted and inserted again, against new references to them.
-    LockReinserted,
+    /// Locks rows that are deleted and written again, against updates and new references.
+    LockRows,
     /// Deletes the rows that are inserted again.
     DeleteReinserted,
     Delete,
@@ -114,17 +114,11 @@ impl StepAction {
     /// Checks whether the statement returns a value.
     pub(super) fn returns_value(self) -> bool {
         use StepAction::{
-            AskCascades, AskDuplicates, AskIdentityChanges, AskKeyClaims, AskMissing,
-            LockReinserted,
+            AskCascades, AskDuplicates, AskIdentityChanges, AskKeyClaims, AskMissing, LockRows,
         };
         matches!(
             self,
-            AskDuplicates
-                | AskKeyClaims
-                | AskIdentityChanges
-                | AskMissing
-                | AskCascades
-                | LockReinserted
+            AskDuplicates | AskKeyClaims | AskIdentityChanges | AskMissing | AskCascades | LockRows
         )
     }
 }
@@ -206,6 +200,9 @@ impl StepList<'_> {
             self.add(at, StepAction::AskDuplicates, "compare the keys of staged rows of @", sql);
         }
         if encoded.has_moved_rows {
+            if let Some(sql) = statements.lock_moved_rows() {
+                self.add(at, StepAction::LockRows, "lock rows of @ whose key changes", sql);
+            }
             let task = "look up rows of @ whose key changes";
             self.add(at, StepAction::FillIn, task, statements.fill_moved_rows());
         }
@@ -258,7 +255,7 @@ impl StepList<'_> {
             return;
         }
         if let Some(sql) = statements.lock_reinserted() {
-            self.add(at, StepAction::LockReinserted, "lock rows of @", sql);
+            self.add(at, StepAction::LockRows, "lock rows of @", sql);
         }
         let sql = statements.delete_reinserted();
         self.add(at, StepAction::DeleteReinserted, "delete rows of @", sql);
@@ -321,7 +318,7 @@ pub(super) fn count_step(
             counts.reinserted += rows;
         }
         StepAction::FillIn
-        | StepAction::LockReinserted
+        | StepAction::LockRows
         | StepAction::DeleteReinserted
         | StepAction::AskDuplicates
         | StepAction::AskKeyClaims
@@ -416,7 +413,7 @@ async fn run_step(
         | StepAction::AskKeyClaims
         | StepAction::AskIdentityChanges
         | StepAction::AskCascades => 0,
-        StepAction::AskMissing | StepAction::LockReinserted => {
+        StepAction::AskMissing | StepAction::LockRows => {
             session.query_value::<i64>(&step.sql, &step.task).await?.unsigned_abs()
         }
         StepAction::DeleteReinserted => {

@@ -222,15 +222,34 @@ impl<'a> ApplyStatements<'a> {
         }
     }
 
-    /// Returns SQL that completes moved rows with the target's values under the old key.
-    pub(crate) fn fill_moved_rows(&self) -> String {
+    /// Returns the condition that a row of the target has the old key of a staged row.
+    fn old_key_matches(&self) -> String {
         let matches: Vec<_> = old_key_names(self.facts)
             .zip(key_columns(self.facts))
             .map(|(name, column)| {
                 column.equal_sql(&format!("t.{}", column.sql), &format!("s.{name}"))
             })
             .collect();
-        let matches = matches.join(" and ");
+        matches.join(" and ")
+    }
+
+    /// Returns SQL that locks the target's rows whose key changes, and returns their number. They
+    /// are copied and deleted, so another session's update in between would be lost. `None` if the
+    /// rows are not stored in the target's own files.
+    pub(crate) fn lock_moved_rows(&self) -> Option<String> {
+        self.facts.table.storage.facts().has_row_addresses.then(|| {
+            format!(
+                "select count(*) from (select 1 from {} t join {} on {} for update of t) l",
+                self.table,
+                self.rows_sql,
+                self.old_key_matches()
+            )
+        })
+    }
+
+    /// Returns SQL that completes moved rows with the target's values under the old key.
+    pub(crate) fn fill_moved_rows(&self) -> String {
+        let matches = self.old_key_matches();
         let rows = match self.facts.table.storage.facts().has_row_addresses {
             true => format!("{} t", self.table),
             // The rows are sent to this server, so only rows with a staged old key are read. Citus
