@@ -150,10 +150,10 @@ pub(super) fn trial_refusal(
 /// Locks the table exclusively, for the exchange by `job`.
 ///
 /// # Errors
-/// [`ExchangeError::Changed`] if another table has the table's name by now, or if another job has
-/// dropped indexes or changed options of the table: the shadow would lack them, and the ledger would
-/// forget them with the old table. The server's error, for example if the lock is not granted in
-/// time.
+/// [`ExchangeError::Changed`] if another table has the table's name by now. The same if another job
+/// has dropped indexes or changed options of the table. The shadow would lack them, and the ledger
+/// would forget them with the old table. The server's error, for example if the lock is not granted
+/// in time.
 pub(super) async fn lock(
     client: &Client,
     job: JobId,
