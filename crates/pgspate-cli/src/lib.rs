@@ -10,6 +10,7 @@ mod doctor;
 mod errors;
 mod flags;
 mod fleet;
+mod foreign_words;
 mod generate;
 mod help;
 #[cfg(feature = "lab")]
@@ -58,6 +59,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
     let args = match found.and_then(|found| Args::from_arg_matches(&found)) {
         Ok(args) => args,
         Err(usage) => {
+            let usage = foreign_words::explain(usage);
             // Ignored: the reader of the help may have closed the pipe.
             let _ = usage.print();
             if wants_json && usage.use_stderr() {

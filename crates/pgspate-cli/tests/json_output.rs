@@ -140,6 +140,16 @@ fn an_error_is_json_with_its_exit_status() {
     assert_eq!((&usage["kind"], &usage["place"]), (&"usage".into(), &Value::Null));
     assert!(usage["message"].as_str().unwrap().contains("--tabel"), "{usage}");
     assert_eq!(usage["hint"], "A similar argument exists: '--table'.", "{usage}");
+    // Flags of psql and other loaders.
+    for (words, hint) in [
+        (&["-U", "me"][..], "Name the server with '--to postgres://user@host:port/dbname'"),
+        (&["--upsert"], "'pgspate sync --no-delete' updates rows and inserts new ones."),
+        (&["--truncate"], "'--replace' replaces the rows of the table."),
+        (&["--dry-run"], "'--plan' shows what would be done, and changes nothing."),
+    ] {
+        let usage = error(&[&["load", "bad.csv", "--table", "t"], words].concat());
+        assert!(usage["hint"].as_str().unwrap().starts_with(hint), "{usage}");
+    }
     let unknown = error(&["tune", "--memory", "16"]);
     assert!(unknown["message"].as_str().unwrap().contains("a size has a unit"), "{unknown}");
 }
