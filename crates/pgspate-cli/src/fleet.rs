@@ -12,6 +12,7 @@ use crate::errors::TerminalStyle;
 use crate::flags::FleetArgs;
 use crate::load::{print_json, runtime};
 use crate::output::{write_stderr_line, write_stdout};
+use crate::summary::plural;
 use crate::target;
 
 /// How many ranges of members, or failed members, are listed.
@@ -122,12 +123,12 @@ fn render(report: &FleetReport) -> String {
     match report.command.as_str() {
         "load" => line(format!(
             "{} read, {} loaded{rejected}",
-            counted(report.rows_in, "row"),
+            plural(report.rows_in, "row"),
             number(report.inserted)
         )),
         _ => line(format!(
             "{} read: {} inserted, {} updated, {} deleted, {} unchanged; {} of WAL",
-            counted(report.rows_in, "row"),
+            plural(report.rows_in, "row"),
             number(report.inserted),
             number(report.updated),
             number(report.deleted),
