@@ -97,31 +97,10 @@ impl PythonEvents {
                 append_json_string(value.cast::<PyString>().map_err(PyErr::from)?.to_str()?, out)
             }
             ValueClass::Dict => {
-                out.push('{');
                 let dict = value.cast::<PyDict>().map_err(PyErr::from)?;
-                for (nth, (key, value)) in dict.iter().enumerate() {
-                    if nth > 0 {
-                        out.push(',');
-                    }
-                    let Ok(key) = key.cast::<PyString>() else {
-                        return Err(format_fault("the event has a key that is not a str"));
-                    };
-                    append_json_string(key.to_str()?, out);
-                    out.push(':');
-                    self.append_json(&value, depth - 1, out)?;
-                }
-                out.push('}');
+                self.append_object(dict, depth - 1, out)?;
             }
-            ValueClass::List => {
-                out.push('[');
-                for (nth, value) in value.try_iter()?.enumerate() {
-                    if nth > 0 {
-                        out.push(',');
-                    }
-                    self.append_json(&value?, depth - 1, out)?;
-                }
-                out.push(']');
-            }
+            ValueClass::List => self.append_array(value, depth - 1, out)?,
             ValueClass::EnumValue => {
                 return self.append_json(&value.getattr("value")?, depth - 1, out);
             }
@@ -148,6 +127,47 @@ impl PythonEvents {
             }
             _ => self.append_text(value, out)?,
         }
+        Ok(())
+    }
+
+    /// Appends a dict as a JSON object. `depth` is how much deeper its values may be nested.
+    fn append_object(
+        &mut self,
+        dict: &Bound<'_, PyDict>,
+        depth: usize,
+        out: &mut String,
+    ) -> Result<(), RowFault> {
+        out.push('{');
+        for (nth, (key, value)) in dict.iter().enumerate() {
+            if nth > 0 {
+                out.push(',');
+            }
+            let Ok(key) = key.cast::<PyString>() else {
+                return Err(format_fault("the event has a key that is not a str"));
+            };
+            append_json_string(key.to_str()?, out);
+            out.push(':');
+            self.append_json(&value, depth, out)?;
+        }
+        out.push('}');
+        Ok(())
+    }
+
+    /// Appends a list as a JSON array. `depth` is how much deeper its values may be nested.
+    fn append_array(
+        &mut self,
+        list: &Bound<'_, PyAny>,
+        depth: usize,
+        out: &mut String,
+    ) -> Result<(), RowFault> {
+        out.push('[');
+        for (nth, value) in list.try_iter()?.enumerate() {
+            if nth > 0 {
+                out.push(',');
+            }
+            self.append_json(&value?, depth, out)?;
+        }
+        out.push(']');
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use pgspate::ledger::{self, FleetReport, JobStatus, StreamStatus};
 use pgspate::load::LoadWatch;
 use pgspate::numbers::thousands;
-use pgspate::target::connect::Dsn;
+use pgspate::target::connect::{Connection, Dsn};
 use pgspate::target::shards::{
     LeftPrepared, LeftPreparedList, PreparedScope, list_prepared, resolve_prepared,
 };
@@ -43,63 +43,91 @@ pub(crate) fn run(args: &StatusArgs, style: TerminalStyle) -> Result<CommandAnsw
         let ended = runtime.block_on(ending)?.ended;
         return restore(args, ended, &dsn, &runtime);
     }
-    let jobs = runtime.block_on(ledger::list_jobs(&connection.client, args.job))?;
-    let streams = match args.job {
-        None => runtime.block_on(ledger::list_streams(&connection.client))?,
-        Some(_) => Vec::new(),
-    };
-    let fleets = match args.job {
-        None => runtime.block_on(ledger::list_fleets(&connection.client))?,
-        Some(_) => Vec::new(),
-    };
-    let settings = match args.job {
-        None => runtime.block_on(tune::outstanding(&connection))?,
-        Some(_) => Vec::new(),
-    };
-    let prepared = match args.job {
-        None => runtime.block_on(list_prepared(&connection.client))?,
-        Some(_) => LeftPreparedList::default(),
-    };
-    for node in &prepared.unheard_nodes {
+    let status = runtime.block_on(DatabaseStatus::read(&connection, args.job))?;
+    for node in &status.prepared.unheard_nodes {
         write_stderr_line(format!("warning: the coordinator could not query {node}"));
     }
-    let prepared = prepared.transactions;
     if args.json {
+        print_json(&status.into_entries())?;
+        return Ok(CommandAnswer::Yes);
+    }
+    if status.is_empty() && !args.quiet {
+        write_stderr_line("the ledger of this database has no jobs");
+    }
+    status.print()?;
+    Ok(CommandAnswer::Yes)
+}
+
+/// What `status` shows of a database.
+#[derive(Default)]
+struct DatabaseStatus {
+    jobs: Vec<JobStatus>,
+    streams: Vec<StreamStatus>,
+    fleets: Vec<FleetReport>,
+    /// Names of the settings of `pgspate tune` that are not put back yet.
+    settings: Vec<String>,
+    prepared: LeftPreparedList,
+}
+
+impl DatabaseStatus {
+    /// Reads the status; with `job`, of this job alone.
+    async fn read(connection: &Connection, job: Option<i64>) -> Result<DatabaseStatus> {
+        let client = &connection.client;
+        let jobs = ledger::list_jobs(client, job).await?;
+        if job.is_some() {
+            return Ok(DatabaseStatus { jobs, ..DatabaseStatus::default() });
+        }
+        Ok(DatabaseStatus {
+            jobs,
+            streams: ledger::list_streams(client).await?,
+            fleets: ledger::list_fleets(client).await?,
+            settings: tune::outstanding(connection).await?,
+            prepared: list_prepared(client).await?,
+        })
+    }
+
+    fn is_empty(&self) -> bool {
+        self.jobs.is_empty()
+            && self.streams.is_empty()
+            && self.fleets.is_empty()
+            && self.settings.is_empty()
+            && self.prepared.transactions.is_empty()
+    }
+
+    /// Returns the entries of `status --json`.
+    fn into_entries(self) -> Vec<StatusEntry> {
+        let DatabaseStatus { jobs, streams, fleets, settings, prepared } = self;
+        let prepared = prepared.transactions;
         let jobs = jobs.into_iter().map(StatusEntry::Job);
         let mut all: Vec<_> = jobs.chain(streams.into_iter().map(StatusEntry::Stream)).collect();
         all.extend(fleets.into_iter().map(StatusEntry::Fleet));
         all.extend((!prepared.is_empty()).then_some(StatusEntry::Prepared { prepared }));
         all.extend((!settings.is_empty()).then_some(StatusEntry::Tuned { settings }));
-        print_json(&all)?;
-        return Ok(CommandAnswer::Yes);
+        all
     }
-    let is_empty = jobs.is_empty()
-        && streams.is_empty()
-        && fleets.is_empty()
-        && settings.is_empty()
-        && prepared.is_empty();
-    if is_empty && !args.quiet {
-        write_stderr_line("the ledger of this database has no jobs");
+
+    /// Prints the status for people.
+    fn print(&self) -> Result<()> {
+        for job in &self.jobs {
+            write_stdout(render(job))?;
+        }
+        for stream in &self.streams {
+            write_stdout(render_stream(stream))?;
+        }
+        for fleet in &self.fleets {
+            write_stdout(render_progress(fleet))?;
+        }
+        for transaction in &self.prepared.transactions {
+            write_stdout(render_prepared(transaction))?;
+        }
+        if !self.settings.is_empty() {
+            let names = self.settings.join(", ");
+            write_stdout(format!(
+                "settings of the server\n  not put back: {names}; run `pgspate tune --revert`\n"
+            ))?;
+        }
+        Ok(())
     }
-    for job in &jobs {
-        write_stdout(render(job))?;
-    }
-    for stream in &streams {
-        write_stdout(render_stream(stream))?;
-    }
-    for fleet in &fleets {
-        write_stdout(render_progress(fleet))?;
-    }
-    for transaction in &prepared {
-        write_stdout(render_prepared(transaction))?;
-    }
-    if !settings.is_empty() {
-        let names = settings.join(", ");
-        write_stdout(format!(
-            "settings of the server\n  not put back: {names}; run `pgspate tune --revert`\n"
-        ))?;
-    }
-    Ok(CommandAnswer::Yes)
 }
 
 /// An entry of `status --json`; each kind has its own keys.

@@ -71,49 +71,20 @@ struct SyncPlan<'a> {
 
 /// Formats the report in a few lines.
 fn render(report: &SyncReport, style: TerminalStyle) -> String {
-    let mut text = String::new();
-    // Writing to a String cannot fail.
-    let SyncReport { inserted, updated, deleted, unchanged, .. } = *report;
-    let mut line = |text_of: &str| {
-        let _ = writeln!(text, "{text_of}");
-    };
-    let created = if report.created { " (created)" } else { "" };
-    let table = format!("{}{created}", style.strong(&report.table));
-    let (inserted, updated) = (thousands(inserted), thousands(updated));
-    let (deleted, unchanged) = (thousands(deleted), thousands(unchanged));
-    let all = thousands(report.rows_in);
-    line(&match (report.is_check, report.is_same()) {
-        (true, true) => format!("{table}: equal to the source, {}", plural(report.rows_in, "row")),
-        (true, false) => format!(
-            "{table}: {inserted} to insert, {updated} to update, {deleted} to delete; \
-             {unchanged} of {all} unchanged"
-        ),
-        _ => format!(
-            "{table}: {inserted} inserted, {updated} updated, {deleted} deleted; \
-             {unchanged} of {all} unchanged"
-        ),
-    });
+    let mut text = format!("{}\n", change_counts(report, style));
     if report.is_check {
-        let examples = &report.examples;
-        let all = [
-            ("insert", &examples.insert),
-            ("update", &examples.update),
-            ("delete", &examples.delete),
-        ];
-        for (what, keys) in all {
-            if !keys.is_empty() {
-                line(&format!("  {what}  {}", keys.join("; ")));
-            }
-        }
-        return text;
+        return text + &differing_keys(report);
     }
+    // Writing to a String cannot fail.
     if let Some(known) = report.rows_known {
-        line(&format!(
+        let _ = writeln!(
+            text,
             "  {} of them were not staged, because the table was read first",
             thousands(known)
-        ));
+        );
     }
-    line(&format!(
+    let _ = writeln!(
+        text,
         "  staged in {}, compared and written in {}{}{}",
         seconds(report.stage_seconds),
         seconds(report.write_seconds),
@@ -126,34 +97,72 @@ fn render(report: &SyncReport, style: TerminalStyle) -> String {
             Some(took) => format!(", vacuumed in {}", seconds(took)),
             None => String::new(),
         },
-    ));
-    let known = |value: Option<u64>| value.map_or("unknown".to_owned(), thousands);
+    );
+    text + &server_work(report) + &summary_end(report, style)
+}
+
+/// Formats how many rows were changed, or would be, in one line.
+fn change_counts(report: &SyncReport, style: TerminalStyle) -> String {
+    let SyncReport { inserted, updated, deleted, unchanged, .. } = *report;
+    let created = if report.created { " (created)" } else { "" };
+    let table = format!("{}{created}", style.strong(&report.table));
+    let (inserted, updated) = (thousands(inserted), thousands(updated));
+    let (deleted, unchanged) = (thousands(deleted), thousands(unchanged));
+    let all = thousands(report.rows_in);
+    match (report.is_check, report.is_same()) {
+        (true, true) => format!("{table}: equal to the source, {}", plural(report.rows_in, "row")),
+        (true, false) => format!(
+            "{table}: {inserted} to insert, {updated} to update, {deleted} to delete; \
+             {unchanged} of {all} unchanged"
+        ),
+        _ => format!(
+            "{table}: {inserted} inserted, {updated} updated, {deleted} deleted; \
+             {unchanged} of {all} unchanged"
+        ),
+    }
+}
+
+/// Formats the keys of some rows that differ, a line for each kind of change.
+fn differing_keys(report: &SyncReport) -> String {
+    let examples = &report.examples;
+    let all =
+        [("insert", &examples.insert), ("update", &examples.update), ("delete", &examples.delete)];
+    let all = all.into_iter().filter(|(_, keys)| !keys.is_empty());
+    all.map(|(change, keys)| format!("  {change}  {}\n", keys.join("; "))).collect()
+}
+
+/// Formats the server's WAL and I/O, and the sizes before and after the sync.
+fn server_work(report: &SyncReport) -> String {
     let (Some(wal), Some(dirtied), Some(hot)) =
         (report.wal_bytes, report.blocks_dirtied, report.updated_hot)
     else {
-        line("  other servers store the rows, so this server does not know the WAL and the I/O");
-        return text + &summary_end(report, style);
+        return "  other servers store the rows, so this server does not know the WAL and the I/O\n"
+            .to_owned();
     };
-    line(&format!(
-        "  {} of WAL, {} read, {} changed; {}, {}",
+    let mut text = format!(
+        "  {} of WAL, {} read, {} changed; {}, {}\n",
         bytes(wal),
         report.blocks_read.map_or("unknown blocks".to_owned(), |read| plural(read, "block")),
         thousands(dirtied),
         plural(report.dead_rows, "dead row"),
         plural(hot, "HOT update"),
-    ));
+    );
+    // Writing to a String cannot fail.
     if let Some(bill) = &report.bill {
-        line(&format!(
+        let _ = writeln!(
+            text,
             "  where I/Os are billed: {} read, {} written, {} at {} per million",
             thousands(bill.reads),
             thousands(bill.writes),
             dollars(bill.cost),
             dollars(bill.price_per_million),
-        ));
+        );
     }
+    let known = |value: Option<u64>| value.map_or("unknown".to_owned(), thousands);
     let size = |value: Option<u64>| value.map_or("unknown".to_owned(), bytes);
     let [table, indexes] = [report.table_bytes, report.index_bytes].map(|both| both.map(size));
-    line(&format!(
+    let _ = writeln!(
+        text,
         "  table {} to {}, indexes {} to {}; {} to {} dead rows in the table",
         table[0],
         table[1],
@@ -161,8 +170,8 @@ fn render(report: &SyncReport, style: TerminalStyle) -> String {
         indexes[1],
         known(report.table_dead_rows[0]),
         known(report.table_dead_rows[1]),
-    ));
-    text + &summary_end(report, style)
+    );
+    text
 }
 
 /// Formats what follows the figures.
@@ -185,8 +194,7 @@ fn warnings(report: &SyncReport, style: TerminalStyle) -> String {
 
 /// Formats what would be written, in one line, and what would make such a sync cheaper.
 fn render_advice(report: &SyncReport, style: TerminalStyle) -> String {
-    let report_text = render(report, style);
-    let first = report_text.lines().next().unwrap_or_default();
+    let first = change_counts(report, style);
     match (report.advice.is_empty(), report.is_same()) {
         (true, true) => format!("{first}\nnothing is known that would make this sync cheaper\n"),
         (true, false) => format!(

@@ -25,8 +25,6 @@ struct SettingGoal {
     risk: &'static str,
     /// The setting whose value counts while this one is -1.
     follows: Option<&'static str>,
-    /// Whether the setting is about checkpoints and WAL, which Aurora's instances do without.
-    is_for_checkpoints: bool,
 }
 
 /// Proposes a value for each setting that does not suit a bulk load.
@@ -35,12 +33,8 @@ pub(super) fn propose(
     flavour: Flavour,
     now: &ServerSettings,
 ) -> Vec<SettingProposal> {
-    let is_aurora = flavour == Flavour::Aurora;
     let mut proposals: Vec<SettingProposal> = Vec::new();
-    for goal in goals(machine, now) {
-        if is_aurora && goal.is_for_checkpoints {
-            continue;
-        }
+    for goal in goals(machine, flavour, now) {
         let leader_grows =
             goal.follows.is_some_and(|it| proposals.iter().any(|proposal| proposal.name == it));
         proposals.extend(goal.proposal(now, leader_grows));
@@ -50,32 +44,25 @@ pub(super) fn propose(
 }
 
 /// Returns the values that suit a bulk load on this machine.
-fn goals(machine: &ServerMachine, now: &ServerSettings) -> Vec<SettingGoal> {
-    let memory = machine.memory_bytes;
-    // Powers of two are easier to read than 376 MB.
-    let share = |part: u64| 1 << (memory / part).clamp(64 * MIB, GIB).ilog2();
-    let maintenance = share(16);
+fn goals(machine: &ServerMachine, flavour: Flavour, now: &ServerSettings) -> Vec<SettingGoal> {
+    let mut goals = match flavour {
+        // Its instances do without checkpoints and WAL files.
+        Flavour::Aurora => Vec::new(),
+        _ => checkpoint_goals(machine.memory_bytes, now),
+    };
+    goals.extend(maintenance_goals(machine));
+    goals
+}
+
+/// Returns the goals for checkpoints and WAL.
+fn checkpoint_goals(memory: u64, now: &ServerSettings) -> Vec<SettingGoal> {
     let wal = match memory {
         0..8_000_000_000 => 4 * GIB,
         8_000_000_000..64_000_000_000 => 16 * GIB,
         _ => 32 * GIB,
     };
-    let workers = u64::from(machine.cpus / 2).clamp(2, 8);
-    let autovacuum = share(64);
-    let goal = |name, target, reason, risk| {
-        let (follows, is_for_checkpoints) = (None, false);
-        SettingGoal { name, target, reason, risk, follows, is_for_checkpoints }
-    };
-    let checkpoint = |name, target, reason, risk| {
-        let goal = goal(name, target, reason, risk);
-        SettingGoal { is_for_checkpoints: true, ..goal }
-    };
-    let follower = |name, follows, target, reason, risk| {
-        let goal = goal(name, target, reason, risk);
-        SettingGoal { follows: Some(follows), ..goal }
-    };
     vec![
-        checkpoint(
+        SettingGoal::new(
             "max_wal_size",
             TargetValue::Bytes(wal),
             "checkpoints start after checkpoint_timeout and not because WAL reaches its limit, so \
@@ -83,61 +70,84 @@ fn goals(machine: &ServerMachine, now: &ServerSettings) -> Vec<SettingGoal> {
             "pg_wal may take this much disk, and recovery after a crash may read as much: usually \
              about ten seconds for each GiB",
         ),
-        checkpoint(
+        SettingGoal::new(
             "checkpoint_timeout",
             TargetValue::Number(900),
             "a page that changes all the time is written only once in fifteen minutes",
             "recovery after a crash may have to repeat up to fifteen minutes of work",
         ),
-        checkpoint(
+        SettingGoal::new(
             "checkpoint_completion_target",
             TargetValue::Share(0.9),
             "the pages of a checkpoint are written evenly and not all at once",
             "no risk known",
         ),
-        checkpoint(
+        SettingGoal::new(
             "wal_compression",
             TargetValue::Word(best_wal_compression(now)),
             "full-page images in WAL are compressed before they are written",
             "some CPU time of the sessions that write",
         ),
-        checkpoint(
+        SettingGoal::new(
             "wal_buffers",
             TargetValue::Bytes(64 * MIB),
             "sessions need not write WAL themselves when they fill the WAL buffers faster than \
              the WAL writer empties them",
             "64 MiB of memory",
         ),
-        goal(
+    ]
+}
+
+/// Returns the goals for index builds and VACUUM.
+fn maintenance_goals(machine: &ServerMachine) -> Vec<SettingGoal> {
+    // Powers of two are easier to read than 376 MB.
+    let share = |part: u64| 1 << (machine.memory_bytes / part).clamp(64 * MIB, GIB).ilog2();
+    let workers = u64::from(machine.cpus / 2).clamp(2, 8);
+    vec![
+        SettingGoal::new(
             "maintenance_work_mem",
-            TargetValue::Bytes(maintenance),
+            TargetValue::Bytes(share(16)),
             "indexes are sorted in one pass, and VACUUM scans each index only once",
             "each index build and each VACUUM may take that much memory",
         ),
-        follower(
+        SettingGoal::new(
             "autovacuum_work_mem",
-            "maintenance_work_mem",
-            TargetValue::Bytes(autovacuum),
+            TargetValue::Bytes(share(64)),
             "each autovacuum worker gets enough memory, but not as much as an index build",
             "each autovacuum worker may take that much memory",
-        ),
-        goal(
+        )
+        .following("maintenance_work_mem"),
+        SettingGoal::new(
             "max_parallel_maintenance_workers",
             TargetValue::Number(workers),
             "half as many workers as CPUs build an index, but at least 2 and at most 8",
             "less CPU time for other sessions while indexes are built",
         ),
-        follower(
+        SettingGoal::new(
             "autovacuum_vacuum_cost_limit",
-            "vacuum_cost_limit",
             TargetValue::Number(2000),
             "autovacuum does more before it pauses, and keeps up with the load",
             "more I/O by autovacuum during the load",
-        ),
+        )
+        .following("vacuum_cost_limit"),
     ]
 }
 
 impl SettingGoal {
+    fn new(
+        name: &'static str,
+        target: TargetValue,
+        reason: &'static str,
+        risk: &'static str,
+    ) -> SettingGoal {
+        SettingGoal { name, target, reason, risk, follows: None }
+    }
+
+    /// Returns the goal of a setting that has the value of `leader` while it is -1.
+    fn following(self, leader: &'static str) -> SettingGoal {
+        SettingGoal { follows: Some(leader), ..self }
+    }
+
     /// Proposes the value, unless the setting suits already. A size that is -1 follows another
     /// setting. If that setting is about to grow (`leader_grows`) and the size is large enough now,
     /// the size is set to its present value, so that it does not grow too.
@@ -279,7 +289,7 @@ mod tests {
         }
         assert_eq!(values(&machine(64 * GIB, 16), Flavour::Plain, &now), []);
         for (memory, cpus) in [(GIB, 1), (64 * GIB, 64)] {
-            let goals = goals(&machine(memory, cpus), &defaults());
+            let goals = goals(&machine(memory, cpus), Flavour::Plain, &defaults());
             let names: Vec<&str> = goals.iter().map(|goal| goal.name).collect();
             assert_eq!(names, TUNED_SETTINGS);
             assert!(names.iter().all(|name| !UNTOUCHED_SETTINGS.contains(name)));

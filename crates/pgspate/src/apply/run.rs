@@ -232,17 +232,30 @@ impl ApplyRun<'_> {
         if writer.has_noted_unlogged_writes {
             runtime.block_on(writer.check_unlogged_kept())?;
         }
+        self.report(writer, events_before, &tables)
+    }
+
+    /// Ends the writer's session. Returns the report of the run.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Cancelled`] if a run that has an end was stopped before its end.
+    fn report(
+        self,
+        writer: BatchWriter,
+        events_before: u64,
+        tables: &[Arc<ApplyTable>],
+    ) -> Result<ApplyReport> {
         let position = writer.mark().source.clone();
         let uncounted = writer.uncounted;
-        let counts = runtime.block_on(writer.close());
-        let is_stopped = watch.is_cancelled();
+        let counts = self.runtime.block_on(writer.close());
+        let is_stopped = self.watch.is_cancelled();
         if is_stopped && !self.options.follows {
             return Err(stopped_error().hint(format!(
                 "Applied so far: {}. Run the same command again to go on.",
                 counted(events_before + counts.events, "event")
             )));
         }
-        let warnings = warnings(counts.missing, uncounted, &tables);
+        let warnings = warnings(counts.missing, uncounted, tables);
         Ok(ApplyReport {
             stream: self.stream,
             events_before,

@@ -49,25 +49,7 @@ pub fn run(
     }
     if let Some(failure) = shared.take_failure() {
         drop(finished);
-        if failure.is_emptied && !job.is_stream {
-            return Ok(CopyEnd::Interrupted(failure.error));
-        }
-        let had_several_lanes = !job.one_statement && progress.lanes.load(Relaxed) > 1;
-        let can_repeat = job.commit == Commit::AtEnd && !job.is_stream;
-        if had_several_lanes
-            && can_repeat
-            && !failure.is_chunk_recorded
-            && may_be_lane_conflict(&failure.error)
-        {
-            return Ok(CopyEnd::LanesConflict);
-        }
-        // The server may refuse rows because a lost session of this run has committed them.
-        let may_be_committed =
-            || failure.refused.is_some() && runtime.block_on(has_new_chunks(job));
-        if can_repeat && (failure.is_retryable() || may_be_committed()) {
-            return Ok(CopyEnd::Interrupted(failure.error));
-        }
-        return Err(shared.add_blocker_hint(find_first_refusal(&shared, failure, runtime)));
+        return end_after_failure(&shared, failure, runtime);
     }
     if let (true, Some(error)) = (finished.is_empty(), shared.connection_limit().take()) {
         return Err(error);
@@ -107,6 +89,36 @@ pub fn run(
     let outcome = sum_up(&shared, &finished, contents, started.elapsed());
     let sessions = finished.into_iter().filter(|_| is_staged);
     Ok(CopyEnd::Done(outcome, sessions.flat_map(|lane| lane.sessions).collect()))
+}
+
+/// Decides how the copy ends after a failure: whether the caller is to repeat it.
+///
+/// # Errors
+/// The first refusal in input order, or the failure, if repeating the copy would not help.
+fn end_after_failure(
+    shared: &SharedRun<'_>,
+    failure: LaneFailure,
+    runtime: &tokio::runtime::Handle,
+) -> Result<CopyEnd> {
+    let job = shared.job;
+    if failure.is_emptied && !job.is_stream {
+        return Ok(CopyEnd::Interrupted(failure.error));
+    }
+    let had_several_lanes = !job.one_statement && shared.progress.lanes.load(Relaxed) > 1;
+    let can_repeat = job.commit == Commit::AtEnd && !job.is_stream;
+    if had_several_lanes
+        && can_repeat
+        && !failure.is_chunk_recorded
+        && may_be_lane_conflict(&failure.error)
+    {
+        return Ok(CopyEnd::LanesConflict);
+    }
+    // The server may refuse rows because a lost session of this run has committed them.
+    let may_be_committed = || failure.refused.is_some() && runtime.block_on(has_new_chunks(job));
+    if can_repeat && (failure.is_retryable() || may_be_committed()) {
+        return Ok(CopyEnd::Interrupted(failure.error));
+    }
+    Err(shared.add_blocker_hint(find_first_refusal(shared, failure, runtime)))
 }
 
 /// Returns the sums over all lanes. `committing` is the time from the last row to the last commit.

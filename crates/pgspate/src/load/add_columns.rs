@@ -61,8 +61,8 @@ pub(crate) struct ColumnsToAdd {
 
 impl ColumnsToAdd {
     /// Finds the columns that the table lacks, if the user wants them to be added. `types` are the
-    /// types that the user has chosen. Adds the columns to `table`, and changes nothing on the
-    /// server.
+    /// types that the user has chosen. Adds the columns to `table`, and the names of those whose
+    /// types are guessed to `request`. Changes nothing on the server.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] if the options contradict each other, or if a type is not a type.
@@ -71,9 +71,10 @@ impl ColumnsToAdd {
         connection: &Connection,
         table: &mut TargetTable,
         reading: &SniffedInputs,
-        request: &RowRequest,
+        request: &mut RowRequest,
         types: &[(String, String)],
     ) -> Result<Option<ColumnsToAdd>> {
+        request.guessed_columns.clear();
         if !request.add_columns {
             return Ok(None);
         }
@@ -110,11 +111,12 @@ impl ColumnsToAdd {
             described.ty.name.clone_into(&mut column.ty);
         }
         table.columns.extend(described);
+        request.guessed_columns = to_add.guessed_columns().map(str::to_owned).collect();
         Ok(Some(to_add))
     }
 
     /// Returns the names of the columns whose types were guessed from the input's first rows.
-    pub(crate) fn guessed_columns(&self) -> impl Iterator<Item = &str> {
+    fn guessed_columns(&self) -> impl Iterator<Item = &str> {
         let names = self.columns.iter().map(|column| column.name.as_str());
         names.filter(|name| !self.typed_columns.iter().any(|typed| typed == name))
     }

@@ -20,22 +20,8 @@ impl Load {
         let message = format!("could not load {} into {}", self.reading.title(), self.plan.table);
         let error = self.name_key_dropper(error);
         let kind = error.kind();
-        let error = hint_date_format(self.explain_deleted_job(error), &self.plan.rows.columns);
-        let mut error = self.reading.hint_title(hint_encoding(error, &self.plan.rows));
-        if let Some(new) = &self.new_table {
-            if self.reading.is_stream() {
-                error = create::hint_type(error, new, &self.table);
-            } else if create::wider_type(new, &self.table, &error).is_some() {
-                error = create::hint_chosen_type(error, &self.table);
-            }
-        }
-        if let Some(to_add) = &self.to_add {
-            error = to_add.hint_type(error);
-            if !self.added_columns.is_empty() {
-                error = to_add.hint_stays(error);
-            }
-        }
-        let error = Error::new(kind, message).because(error);
+        let error = self.explain_deleted_job(error);
+        let error = Error::new(kind, message).because(self.hint_cause(error));
         let (error, is_restored) = self.table_care(watch).restore_after_failure(error);
         if self.table_changes.is_finishing {
             return error;
@@ -56,11 +42,35 @@ impl Load {
             };
             return self.drop_created_table(error);
         }
+        self.hint_kept_rows(error, kept.rows_written, watch)
+    }
+
+    /// Adds hints about the values and types that the error is about.
+    fn hint_cause(&self, error: Error) -> Error {
+        let error = hint_date_format(error, &self.plan.rows.columns);
+        let mut error = self.reading.hint_title(hint_encoding(error, &self.plan.rows));
+        if let Some(new) = &self.new_table {
+            if self.reading.is_stream() {
+                error = create::hint_type(error, new, &self.table);
+            } else if create::wider_type(new, &self.table, &error).is_some() {
+                error = create::hint_chosen_type(error, &self.table);
+            }
+        }
+        if let Some(to_add) = &self.to_add {
+            error = to_add.hint_type(error);
+            if !self.added_columns.is_empty() {
+                error = to_add.hint_stays(error);
+            }
+        }
+        error
+    }
+
+    /// Adds a hint that says where the `rows` committed rows are, and how to load the rest.
+    fn hint_kept_rows(&mut self, error: Error, rows: u64, watch: &LoadWatch) -> Error {
         let rejected = match self.write_rejects() {
             Ok(0) | Err(_) => String::new(),
             Ok(rows) => format!(", {rows} rejected"),
         };
-        let rows = kept.rows_written;
         let are = if rows == 1 { "row is" } else { "rows are" };
         let can_reject = self.options.rejects.is_none() && !self.plan.one_statement;
         if is_table_replaced_error(&error) {
@@ -80,7 +90,7 @@ impl Load {
             Some(_) if can_reject && blames_one_row(&error) => {
                 "`--rejects FILE` resumes the load and rejects such rows"
             }
-            Some(_) if kind == ErrorKind::Source => {
+            Some(_) if error.kind() == ErrorKind::Source => {
                 "the same command, run again, resumes if the source still has these rows"
             }
             Some(_) => "the same command, run again, resumes once the cause is removed",

@@ -206,20 +206,16 @@ impl Load {
             if let Some(to_add) = &self.to_add {
                 to_add.remove_from(&mut self.table);
             }
-            let (mut reading, rows) =
+            let (mut reading, mut rows) =
                 sniff_inputs(inputs, Some(&self.table), &self.options.reading, session)?;
             let types = &self.options.new_table.types;
             reading.name_columns(types);
             let (connection, table) = (&session.connection, &mut self.table);
-            let adding = ColumnsToAdd::plan(connection, table, &reading, &rows, types);
+            let adding = ColumnsToAdd::plan(connection, table, &reading, &mut rows, types);
             self.to_add = session.runtime.block_on(adding)?;
             reading.note_skipped(self.reading.skipped.take());
             reading.unused_options = std::mem::take(&mut self.reading.unused_options);
             (self.reading, self.request.rows) = (reading, rows);
-            self.request.rows.guessed_columns = match &self.to_add {
-                Some(to_add) => to_add.guessed_columns().map(str::to_owned).collect(),
-                None => Vec::new(),
-            };
         }
         let facts = self.reading.facts();
         self.plan = LoadPlan::make(&self.table, &self.session, &facts, &self.request)?;

@@ -12,14 +12,14 @@ use super::{
 };
 use crate::copy::{EarlySession, Lanes};
 use crate::job::JobSession;
-use crate::plan::{LoadPlan, PlanRequest};
+use crate::plan::{LoadPlan, PlanRequest, RowRequest};
 use crate::reading::{
     LoadFacts, Survey, check_constants, is_lock_error, name_lock_holder, parse_name,
 };
 use crate::{Error, ErrorKind, Result, care};
-use pgspate_target::connect::Dsn;
+use pgspate_target::connect::{Connection, Dsn};
 use pgspate_target::ledger::{self, LedgerState, WrittenChunks};
-use pgspate_target::{MaintenanceFacts, suggest_table};
+use pgspate_target::{MaintenanceFacts, SessionSettings, TargetTable, suggest_table};
 
 /// Inspects the inputs and the table, and plans the load. Changes nothing: if the load will create
 /// its table, the table is created, inspected and rolled back. Blocks; call it from a thread that
@@ -102,11 +102,7 @@ async fn read_maintenance_facts_with_timeout(load: &Load) -> Result<MaintenanceF
 /// Inspects the inputs and the table, and plans how to encode and copy the rows. Also returns
 /// whether the database has a ledger.
 fn inspect(mut options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load, Result<bool>)> {
-    if options.rejects_max.is_some() && options.rejects.is_none() {
-        let message = "`--max-rejects` needs a file for the rejected rows, or they would be lost";
-        return Err(Error::new(ErrorKind::Usage, message)
-            .hint("Name the file with `--rejects`, for example `--rejects rejected.csv`."));
-    }
+    check_rejects_have_file(&options)?;
     options.new_table.check_use(options.create, options.reading.rows.add_columns)?;
     let (fleet, tending) = member::prepare(&mut options)?;
     let (table, limits) = (options.table.as_deref(), options.limits);
@@ -120,51 +116,26 @@ fn inspect(mut options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load
     let (mut table, new_table) = match table {
         Some(table) => (table, None),
         None => {
-            let name = runtime.block_on(parse_name(connection, &name))?;
-            runtime.block_on(create::check_types(connection, &options.new_table.types))?;
-            let new = NewTable::of_columns(&name, &reading.inferred, &options.new_table)?;
-            if !options.create {
-                let error = create::missing_table_error_with_sql(&new);
-                return Err(runtime.block_on(suggest_table(&connection.client, &name, error)));
-            }
-            match runtime.block_on(create::create_and_roll_back(connection, new)) {
-                Ok((table, new)) => (table, Some(new)),
-                Err(error) => {
-                    let reading = create::read_created_meanwhile(connection, &name, error);
-                    (runtime.block_on(reading)?, None)
-                }
-            }
+            let planning = plan_new_table(connection, &name, &reading.inferred, &options);
+            runtime.block_on(planning)?
         }
     };
-    let to_add = match new_table {
+    let to_add = match &new_table {
         None => {
             let unused = create::unused_choices(connection, &table, &options.new_table);
             reading.unused_options = runtime.block_on(unused)?;
             let types = &options.new_table.types;
-            let adding = ColumnsToAdd::plan(connection, &mut table, &reading, &rows, types);
+            let adding = ColumnsToAdd::plan(connection, &mut table, &reading, &mut rows, types);
             runtime.block_on(adding)?
         }
-        Some(_) => None,
-    };
-    rows.guessed_columns = match (&new_table, &to_add) {
-        (Some(new), _) => new.guessed_columns().to_vec(),
-        (None, Some(to_add)) => to_add.guessed_columns().map(str::to_owned).collect(),
-        (None, None) => Vec::new(),
+        Some(new) => {
+            rows.guessed_columns = new.guessed_columns().to_vec();
+            None
+        }
     };
     let existing = new_table.is_none().then_some(&table);
-    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-    let request = PlanRequest {
-        options: options.plan.clone(),
-        rows,
-        local_server_cores: connection.is_local().then(cores),
-        rejects: options.rejects.is_some(),
-        dependencies: runtime
-            .block_on(replace::read_dependencies(&options, connection, existing))?,
-        shards: match existing.filter(|_| options.plan.into_shards) {
-            Some(table) => runtime.block_on(routing::read_shards(connection, table, &session))?,
-            None => None,
-        },
-    };
+    let request = read_plan_request(&options, rows, connection, existing, &session);
+    let request = runtime.block_on(request)?;
     let plan = LoadPlan::make(&table, &session, &reading.facts(), &request);
     let mut plan = plan.map_err(|error| reading.hint_header(error))?;
     let free_connections = free_connections?;
@@ -192,6 +163,64 @@ fn inspect(mut options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load
         tending,
     };
     Ok((load, has_ledger))
+}
+
+/// Checks that the rejected rows are kept, if the user limits their number.
+fn check_rejects_have_file(options: &LoadOptions) -> Result<()> {
+    if options.rejects_max.is_none() || options.rejects.is_some() {
+        return Ok(());
+    }
+    let message = "`--max-rejects` needs a file for the rejected rows, or they would be lost";
+    Err(Error::new(ErrorKind::Usage, message)
+        .hint("Name the file with `--rejects`, for example `--rejects rejected.csv`."))
+}
+
+/// Plans the missing table `name` for the inferred columns of the input. Returns the table alone
+/// if another session has created it meanwhile.
+///
+/// # Errors
+/// The error for a missing table, without `--create`. [`ErrorKind::Usage`] if an option does not
+/// fit the columns.
+async fn plan_new_table(
+    connection: &Connection,
+    name: &str,
+    columns: &[(String, String)],
+    options: &LoadOptions,
+) -> Result<(TargetTable, Option<NewTable>)> {
+    let name = parse_name(connection, name).await?;
+    create::check_types(connection, &options.new_table.types).await?;
+    let new = NewTable::of_columns(&name, columns, &options.new_table)?;
+    if !options.create {
+        let error = create::missing_table_error_with_sql(&new);
+        return Err(suggest_table(&connection.client, &name, error).await);
+    }
+    match create::create_and_roll_back(connection, new).await {
+        Ok((table, new)) => Ok((table, Some(new))),
+        Err(error) => Ok((create::read_created_meanwhile(connection, &name, error).await?, None)),
+    }
+}
+
+/// Reads what the plan depends on beside the input and the table's columns. `existing` is the
+/// table, unless the load creates it.
+async fn read_plan_request(
+    options: &LoadOptions,
+    rows: RowRequest,
+    connection: &Connection,
+    existing: Option<&TargetTable>,
+    session: &SessionSettings,
+) -> Result<PlanRequest> {
+    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+    Ok(PlanRequest {
+        options: options.plan.clone(),
+        rows,
+        local_server_cores: connection.is_local().then(cores),
+        rejects: options.rejects.is_some(),
+        dependencies: replace::read_dependencies(options, connection, existing).await?,
+        shards: match existing.filter(|_| options.plan.into_shards) {
+            Some(table) => routing::read_shards(connection, table, session).await?,
+            None => None,
+        },
+    })
 }
 
 /// Limits an automatic number of lanes to half of the server's free connections.

@@ -11,6 +11,7 @@ use super::options::{InputOrigin, ReadingOptions};
 use super::{BatchOrigin, RecordShape, SniffedInputs, raw_names, sample, with_input_name};
 use crate::format::arrow::{ArrowFile, ArrowStreamCutter};
 use crate::format::delimited::{CopyFormat, Dialect, Eol, first_line, parse_records};
+use crate::format::keyed::KeyedFormat;
 use crate::format::memory::ProgramBatches;
 use crate::format::parquet::ParquetFile;
 use crate::format::sniff::{Format, SniffedFormat, sniff};
@@ -37,10 +38,11 @@ impl SniffedInputs {
         if let InputOrigin::Batches(batches) = &options.origin {
             return Ok(SniffedInputs::of_program_batches(inputs, batches, options));
         }
-        let Some((input, sample)) = sample::choose_sample(&inputs)? else {
+        let Some((input, bytes)) = sample::choose_sample(&inputs)? else {
             return Err(Error::new(ErrorKind::Source, "all inputs are empty"));
         };
-        sniff_sample(&inputs, input, &sample, table_columns, options, decode)
+        let sample = InputSample { input, bytes: &bytes, table_columns, options };
+        sample.sniff(&inputs, decode)
     }
 
     /// Returns the inputs of a program that calls pgspate with record batches. The batches have a
@@ -75,107 +77,155 @@ impl SniffedInputs {
     }
 }
 
-/// Detects the format and columns from a sample of `input`.
-fn sniff_sample(
-    inputs: &Arc<[Input]>,
-    input: &Input,
-    sample: &[u8],
-    table_columns: Option<&[String]>,
-    options: &ReadingOptions,
-    decode: &dyn Fn(&[u8]) -> Result<String>,
-) -> Result<SniffedInputs> {
-    let is_complete = sample.len() < sample::SAMPLE_BYTES;
-    if sample.is_empty() && options.read.format.is_none() {
-        let hint = "Name the format with `--format` to load an empty input as no rows.";
-        return Err(with_input_name(
-            Error::new(ErrorKind::Source, "the input is empty").hint(hint),
-            input,
-        ));
+/// The first bytes of an input, and what the user and the table say about its columns.
+struct InputSample<'a> {
+    input: &'a Input,
+    bytes: &'a [u8],
+    /// The names of the table's columns, if the table exists.
+    table_columns: Option<&'a [String]>,
+    options: &'a ReadingOptions,
+}
+
+/// How the records of an input are read, and the columns of a table for them.
+struct SniffedRecords {
+    shape: RecordShape,
+    /// Names and types.
+    columns: Vec<(String, String)>,
+    header_line: Vec<u8>,
+}
+
+impl InputSample<'_> {
+    /// Detects the format and columns of `inputs`; the sample is of one of them.
+    fn sniff(
+        &self,
+        inputs: &Arc<[Input]>,
+        decode: &dyn Fn(&[u8]) -> Result<String>,
+    ) -> Result<SniffedInputs> {
+        let InputSample { input, bytes, options, .. } = *self;
+        if bytes.is_empty() && options.read.format.is_none() {
+            let hint = "Name the format with `--format` to load an empty input as no rows.";
+            return Err(with_input_name(
+                Error::new(ErrorKind::Source, "the input is empty").hint(hint),
+                input,
+            ));
+        }
+        let (is_complete, expected_names) = (self.is_complete(), self.expected_names());
+        let lines = &*without_skipped_lines(bytes, options.comment, options.skip_blank_lines);
+        let sniffed = sniff(input.name(), lines, is_complete, expected_names, &options.read)
+            .map_err(|error| hint_pattern(with_input_name(error, input), input, inputs))?;
+        let header_guess = judge_header_doubt(&sniffed, self.table_columns, options)
+            .map_err(|error| with_input_name(error, input))?;
+        let SniffedRecords { shape, columns, header_line } = match sniffed.format.rows() {
+            RowForm::Delimited => self.sniff_fields(&sniffed, lines, decode)?,
+            RowForm::Keyed(format) => {
+                self.sniff_keys(format).map_err(|error| with_input_name(error, input))?
+            }
+            RowForm::Columnar => self.sniff_schema(sniffed.format)?,
+        };
+        // JSON arrays have the inferred names column_1, column_2, and so on.
+        let is_named =
+            |(nth, (name, _)): (usize, &(String, _))| *name != format!("column_{}", nth + 1);
+        let has_keys =
+            matches!(shape, RecordShape::Keyed { .. }) && columns.iter().enumerate().any(is_named);
+        Ok(SniffedInputs {
+            inputs: Arc::clone(inputs),
+            sniffed,
+            shape,
+            inferred: new_columns(columns, has_keys, options),
+            header_overridden: options.rows.columns.is_some(),
+            snake_case: options.rows.snake_case,
+            makes_columns: self.makes_columns(),
+            header_line,
+            skipped: None,
+            unused_options: Vec::new(),
+            guessed: GuessedDialect {
+                header: options.read.header.is_none(),
+                null: options.read.null.is_none(),
+                escape: options.read.escape.is_none(),
+                known_names: expected_names.map(<[String]>::to_vec),
+                sampled: inputs.iter().position(|it| std::ptr::eq(it, input)).unwrap_or_default(),
+            },
+            header_guess,
+        })
     }
-    // The first line is a header if it has these names. Names from `--columns` come first.
-    let expected_names = options.rows.columns.as_deref().or(table_columns);
-    let lines = &*without_skipped_lines(sample, options.comment, options.skip_blank_lines);
-    let sniffed = sniff(input.name(), lines, is_complete, expected_names, &options.read)
-        .map_err(|error| hint_pattern(with_input_name(error, input), input, inputs))?;
-    let header_guess = judge_header_doubt(&sniffed, table_columns, options)
-        .map_err(|error| with_input_name(error, input))?;
-    let wants_types = table_columns.is_none() || options.rows.add_columns;
-    let mut header_line = Vec::new();
-    let (shape, inferred) = match sniffed.format.rows() {
-        RowForm::Delimited => {
-            let dialect = dialect(&sniffed, options);
-            let eol = Eol::from(sniffed.line_end);
-            let body = &lines[sniffed.mark_bytes.min(lines.len())..];
-            // The header alone is enough if the table exists.
-            let limit = if wants_types { sample::SAMPLE_ROWS_MAX } else { 1 };
-            let mut rows = parse_records(&dialect, eol, body, is_complete, limit);
-            let (mut names, mut header) = (None, None);
-            if sniffed.header && !rows.is_empty() {
-                first_line(&dialect, eol, body).clone_into(&mut header_line);
-                if !header_line.ends_with(eol.bytes()) {
-                    header_line.extend_from_slice(eol.bytes());
-                }
-                let mut first = rows.remove(0);
-                first.truncate(first.len() - usize::from(dialect.trailing_delimiter));
-                let first: Vec<_> = first.into_iter().map(Option::unwrap_or_default).collect();
-                header = Some(infer::column_names(raw_names(&first)));
-                let decoded: Result<Vec<_>> = first.iter().map(|name| decode(name)).collect();
-                names = Some(infer::column_names(decoded?));
+
+    /// Returns whether the sample is the whole input.
+    fn is_complete(&self) -> bool {
+        self.bytes.len() < sample::SAMPLE_BYTES
+    }
+
+    /// Returns the names that make the first line a header. Names from `--columns` come first.
+    fn expected_names(&self) -> Option<&[String]> {
+        self.options.rows.columns.as_deref().or(self.table_columns)
+    }
+
+    /// Returns whether columns of the table are made from the sample.
+    fn makes_columns(&self) -> bool {
+        self.table_columns.is_none() || self.options.rows.add_columns
+    }
+
+    /// Reads the header and the first rows of delimited text. `lines` is the sample without lines
+    /// that are skipped.
+    fn sniff_fields(
+        &self,
+        sniffed: &SniffedFormat,
+        lines: &[u8],
+        decode: &dyn Fn(&[u8]) -> Result<String>,
+    ) -> Result<SniffedRecords> {
+        let dialect = dialect(sniffed, self.options);
+        let eol = Eol::from(sniffed.line_end);
+        let body = &lines[sniffed.mark_bytes.min(lines.len())..];
+        // The header alone is enough if the table exists.
+        let limit = if self.makes_columns() { sample::SAMPLE_ROWS_MAX } else { 1 };
+        let mut rows = parse_records(&dialect, eol, body, self.is_complete(), limit);
+        let (mut names, mut header, mut header_line) = (None, None, Vec::new());
+        if sniffed.header && !rows.is_empty() {
+            first_line(&dialect, eol, body).clone_into(&mut header_line);
+            if !header_line.ends_with(eol.bytes()) {
+                header_line.extend_from_slice(eol.bytes());
             }
-            let (user_names, dates) = (options.rows.columns.as_deref(), &options.rows.date_formats);
-            let inferred = sample::infer_columns(names.as_deref(), &rows, user_names, dates);
-            (RecordShape::Delimited { dialect, names, header }, inferred)
+            let mut first = rows.remove(0);
+            first.truncate(first.len() - usize::from(dialect.trailing_delimiter));
+            let first: Vec<_> = first.into_iter().map(Option::unwrap_or_default).collect();
+            header = Some(infer::column_names(raw_names(&first)));
+            let decoded: Result<Vec<_>> = first.iter().map(|name| decode(name)).collect();
+            names = Some(infer::column_names(decoded?));
         }
-        RowForm::Keyed(format) => {
-            let columns = (format.columns)(sample, &options.rows.date_formats);
-            let mut keys: Vec<_> = columns.iter().map(|column| column.name.clone()).collect();
-            if keys.is_empty() && is_broken_object(sample) {
-                let message = "could not read the first record: it is not valid JSON, or too long";
-                let hint = "JSON has no NaN and no Infinity: write null. Keys and strings need \
-                            double quotes. The first record may have up to 1 MiB.";
-                return Err(
-                    with_input_name(Error::new(ErrorKind::Format, message), input).hint(hint)
-                );
-            }
-            if !sample.contains(&b'{') && keys.is_empty() {
-                keys.push(any_column(expected_names).map_err(|it| with_input_name(it, input))?);
-            }
-            let inferred = columns.iter().map(|it| (it.name.clone(), it.ty.sql().to_owned()));
-            (RecordShape::Keyed { format, keys }, inferred.collect())
+        let (user_names, dates) =
+            (self.options.rows.columns.as_deref(), &self.options.rows.date_formats);
+        let columns = sample::infer_columns(names.as_deref(), &rows, user_names, dates);
+        let shape = RecordShape::Delimited { dialect, names, header };
+        Ok(SniffedRecords { shape, columns, header_line })
+    }
+
+    /// Reads the keys of the first records, such as JSON objects.
+    fn sniff_keys(&self, format: &'static KeyedFormat) -> Result<SniffedRecords> {
+        let columns = (format.columns)(self.bytes, &self.options.rows.date_formats);
+        let mut keys: Vec<_> = columns.iter().map(|column| column.name.clone()).collect();
+        if keys.is_empty() && is_broken_object(self.bytes) {
+            let message = "could not read the first record: it is not valid JSON, or too long";
+            return Err(Error::new(ErrorKind::Format, message).hint(
+                "JSON has no NaN and no Infinity: write null. Keys and strings need double \
+                 quotes. The first record may have up to 1 MiB.",
+            ));
         }
-        RowForm::Columnar => {
-            let format = sniffed.format;
-            let is_stream = format == Format::Arrow && !is_arrow_file(sample);
-            let origin = if is_stream { BatchOrigin::Stream } else { BatchOrigin::File };
-            let schema = read_schema(input, sample, format)?;
-            let inferred = crate::encode::arrow::schema_types(&schema);
-            (RecordShape::Columns { schema, origin }, inferred)
+        if !self.bytes.contains(&b'{') && keys.is_empty() {
+            keys.push(any_column(self.expected_names())?);
         }
-    };
-    // JSON arrays have the inferred names column_1, column_2, and so on.
-    let is_named = |(nth, (name, _)): (usize, &(String, _))| *name != format!("column_{}", nth + 1);
-    let has_keys =
-        matches!(shape, RecordShape::Keyed { .. }) && inferred.iter().enumerate().any(is_named);
-    Ok(SniffedInputs {
-        inputs: Arc::clone(inputs),
-        sniffed,
-        shape,
-        inferred: new_columns(inferred, has_keys, options),
-        header_overridden: options.rows.columns.is_some(),
-        snake_case: options.rows.snake_case,
-        makes_columns: wants_types,
-        header_line,
-        skipped: None,
-        unused_options: Vec::new(),
-        guessed: GuessedDialect {
-            header: options.read.header.is_none(),
-            null: options.read.null.is_none(),
-            escape: options.read.escape.is_none(),
-            known_names: expected_names.map(<[String]>::to_vec),
-            sampled: inputs.iter().position(|it| std::ptr::eq(it, input)).unwrap_or_default(),
-        },
-        header_guess,
-    })
+        let columns = columns.iter().map(|it| (it.name.clone(), it.ty.sql().to_owned())).collect();
+        let shape = RecordShape::Keyed { format, keys };
+        Ok(SniffedRecords { shape, columns, header_line: Vec::new() })
+    }
+
+    /// Reads the schema of record batches.
+    fn sniff_schema(&self, format: Format) -> Result<SniffedRecords> {
+        let is_stream = format == Format::Arrow && !is_arrow_file(self.bytes);
+        let origin = if is_stream { BatchOrigin::Stream } else { BatchOrigin::File };
+        let schema = read_schema(self.input, self.bytes, format)?;
+        let columns = crate::encode::arrow::schema_types(&schema);
+        let shape = RecordShape::Columns { schema, origin };
+        Ok(SniffedRecords { shape, columns, header_line: Vec::new() })
+    }
 }
 
 /// Returns whether the first object of a sample has something in it, so that it should have keys.

@@ -72,9 +72,9 @@ impl Staging {
     /// Also returns the table if it was created. Blocks the calling thread.
     ///
     /// # Errors
-    /// The errors of [`Survey::take`]. [`ErrorKind::Plan`] if the table does not exist or
-    /// is a view, or if row-level security may hide rows of it. The errors of [`RowPlan::make`] if the source does
-    /// not fit the table.
+    /// The errors of [`Survey::take`]. [`ErrorKind::Plan`] if the table does not exist or is a view,
+    /// or if row-level security may hide rows of it. The errors of [`RowPlan::make`] if the source
+    /// does not fit the table.
     pub(super) fn prepare(
         options: &SyncOptions,
         dsn: Dsn,
@@ -91,34 +91,22 @@ impl Staging {
         reading.name_columns(types);
         let (mut table, created) = match table {
             Some(table) => (table, None),
-            None => {
-                let connection = &control_session.connection;
-                let name = runtime.block_on(parse_name(connection, &name))?;
-                if !options.create {
-                    let hint = "`--create` creates the table with types that fit the source.";
-                    let error = missing_table_error(&name).hint(hint);
-                    let client = &connection.client;
-                    return Err(runtime.block_on(suggest_table(client, &name, error)));
-                }
-                let server = (control_session.dsn.clone(), runtime.clone());
-                CreatedTable::create(connection, &name, &reading.inferred, options, server)?
-            }
+            None => create_table(&control_session, &name, &reading.inferred, options)?,
         };
         check_can_compare(&table)?;
-        let to_add = match created {
+        let to_add = match &created {
             None => {
                 let connection = &control_session.connection;
                 let unused = create::unused_choices(connection, &table, &options.new_table);
                 reading.unused_options = runtime.block_on(unused)?;
-                let adding = ColumnsToAdd::plan(connection, &mut table, &reading, &request, types);
+                let adding =
+                    ColumnsToAdd::plan(connection, &mut table, &reading, &mut request, types);
                 runtime.block_on(adding)?
             }
-            Some(_) => None,
-        };
-        request.guessed_columns = match (&created, &to_add) {
-            (Some(created), _) => created.new.guessed_columns().to_vec(),
-            (None, Some(to_add)) => to_add.guessed_columns().map(str::to_owned).collect(),
-            (None, None) => Vec::new(),
+            Some(created) => {
+                request.guessed_columns = created.new.guessed_columns().to_vec();
+                None
+            }
         };
         if request.add_columns {
             check_typed_columns(&table, &reading.inferred, types)?;
@@ -344,6 +332,27 @@ impl Staging {
     pub(super) fn control(&self) -> &Connection {
         &self.control_session.connection
     }
+}
+
+/// Creates the missing table `name` for the inferred columns of the source. Returns the table alone
+/// if another session has created it meanwhile.
+///
+/// # Errors
+/// The error for a missing table, without `--create`. The errors of [`CreatedTable::create`].
+fn create_table(
+    control_session: &ControlSession,
+    name: &str,
+    columns: &[(String, String)],
+    options: &SyncOptions,
+) -> Result<(TargetTable, Option<CreatedTable>)> {
+    let ControlSession { connection, dsn, runtime, .. } = control_session;
+    let name = runtime.block_on(parse_name(connection, name))?;
+    if !options.create {
+        let hint = "`--create` creates the table with types that fit the source.";
+        let error = missing_table_error(&name).hint(hint);
+        return Err(runtime.block_on(suggest_table(&connection.client, &name, error)));
+    }
+    CreatedTable::create(connection, &name, columns, options, (dsn.clone(), runtime.clone()))
 }
 
 /// Checks that the target is a table, all of whose rows this role sees. The sync would count a row

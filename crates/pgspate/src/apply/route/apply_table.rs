@@ -149,6 +149,89 @@ async fn read_defaults(client: &Client, table: &TargetTable) -> Result<HashMap<S
     Ok(rows.map_err(failed())?.iter().map(|row| (row.get(0), row.get(1))).collect())
 }
 
+/// Checks that events can be applied to the relation.
+///
+/// # Errors
+/// [`ErrorKind::Plan`] if the relation is no table, or if row-level security may hide rows of it.
+fn check_takes_events(table: &TargetTable) -> Result<()> {
+    table.check_is_user_schema()?;
+    if !matches!(table.kind, 'r' | 'p') {
+        let message = format!("{} is not a table", table.sql_name);
+        return Err(Error::new(ErrorKind::Plan, message)
+            .hint("Map the events to a table with `--map`, or leave them out with `--tables`."));
+    }
+    if table.row_security {
+        // Hidden rows would count as missing, and their updates and deletes would be lost.
+        let message = format!(
+            "row-level security of {} applies to this role and may hide rows of the stream",
+            table.sql_name
+        );
+        return Err(Error::new(ErrorKind::Plan, message)
+            .hint("Apply as a role that sees all rows: `alter role ... bypassrls`."));
+    }
+    Ok(())
+}
+
+fn writable_columns(table: &TargetTable) -> impl Iterator<Item = &TargetColumn> {
+    table.columns.iter().filter(|column| !column.is_generated)
+}
+
+/// Reads the writable columns. `nondeterministic` has the names of the columns whose collation is
+/// nondeterministic.
+async fn read_columns(
+    client: &Client,
+    table: &TargetTable,
+    nondeterministic: &[String],
+) -> Result<Vec<ApplyColumn>> {
+    let types = client.fetch_all(COLUMN_TYPES_SQL, &[&table.oid, &table.sql_name]).await;
+    let types = types.map_err(lookup_error(table))?;
+    let operators = keys::equality_operators(client, table).await?;
+    let defaults = read_defaults(client, table).await?;
+    let column = |column: &TargetColumn| {
+        let row = types.iter().find(|row| row.get::<_, &str>(0) == column.name);
+        let sequence: Option<String> = row.and_then(|row| row.get(3));
+        ApplyColumn {
+            name: column.name.clone(),
+            sql: quote_ident(&column.name).into_owned(),
+            typname: row.map_or("text", |row| row.get(1)).into(),
+            base_type: row.and_then(|row| row.get(4)),
+            default: match sequence {
+                Some(sequence) => {
+                    format!("pg_catalog.nextval('{}')", sequence.replace('\'', "''"))
+                }
+                None => defaults.get(&column.name).cloned().unwrap_or("null".to_owned()),
+            },
+            equals_operator: operators.get(&column.name).map_or(EQUALS, String::as_str).to_owned(),
+            is_exact: keys::is_exact(column) && !nondeterministic.contains(&column.name),
+            is_identity_always: row.is_some_and(|row| row.get(2)),
+        }
+    };
+    Ok(writable_columns(table).map(column).collect())
+}
+
+/// Reads the columns of the primary key, or of a unique index that identifies every row.
+async fn read_key(client: &Client, table: &TargetTable) -> Result<Vec<String>> {
+    let key = keys::primary_key(client, table).await?;
+    if !key.is_empty() {
+        return Ok(key);
+    }
+    let row = client.fetch_opt(UNIQUE_KEY_SQL, &[&table.oid]).await;
+    Ok(row.map_err(lookup_error(table))?.map(|row| row.get(0)).unwrap_or_default())
+}
+
+/// Returns [`ApplyTable::record_types`].
+fn record_types(table: &TargetTable) -> Option<Vec<(u32, bool)>> {
+    let is_domain = |column: &TargetColumn| matches!(column.ty.kind, TypeKind::Domain(_));
+    if table.columns.iter().any(is_domain) || !table.storage.facts().has_row_addresses {
+        return None;
+    }
+    Some(table.columns.iter().map(|column| (column.ty.oid, !column.is_generated)).collect())
+}
+
+fn lookup_error(table: &TargetTable) -> impl FnOnce(tokio_postgres::Error) -> Error {
+    server_error(format!("could not look up table {}", table.sql_name))
+}
+
 impl ApplyColumn {
     /// Returns SQL that compares two values with the type's equality operator.
     pub(crate) fn equal_sql(&self, left: &str, right: &str) -> String {
@@ -172,61 +255,15 @@ impl ApplyTable {
         name: &str,
     ) -> Result<Option<ApplyTable>> {
         let Some(table) = TargetTable::read(client, name).await? else { return Ok(None) };
-        table.check_is_user_schema()?;
-        if !matches!(table.kind, 'r' | 'p') {
-            let message = format!("{} is not a table", table.sql_name);
-            return Err(Error::new(ErrorKind::Plan, message).hint(
-                "Map the events to a table with `--map`, or leave them out with `--tables`.",
-            ));
-        }
-        if table.row_security {
-            // Hidden rows would count as missing, and their updates and deletes would be lost.
-            let message = format!(
-                "row-level security of {} applies to this role and may hide rows of the stream",
-                table.sql_name
-            );
-            return Err(Error::new(ErrorKind::Plan, message)
-                .hint("Apply as a role that sees all rows: `alter role ... bypassrls`."));
-        }
-        let failed = || server_error(format!("could not look up table {}", table.sql_name));
-        let types = client.fetch_all(COLUMN_TYPES_SQL, &[&table.oid, &table.sql_name]).await;
-        let types = types.map_err(failed())?;
+        check_takes_events(&table)?;
+        let failed = || lookup_error(&table);
         let nondeterministic = keys::nondeterministic_columns(client, &table).await?;
-        let operators = keys::equality_operators(client, &table).await?;
-        let defaults = read_defaults(client, &table).await?;
-        let column = |column: &TargetColumn| {
-            let row = types.iter().find(|row| row.get::<_, &str>(0) == column.name);
-            let sequence: Option<String> = row.and_then(|row| row.get(3));
-            ApplyColumn {
-                name: column.name.clone(),
-                sql: quote_ident(&column.name).into_owned(),
-                typname: row.map_or("text", |row| row.get(1)).into(),
-                base_type: row.and_then(|row| row.get(4)),
-                default: match sequence {
-                    Some(sequence) => {
-                        format!("pg_catalog.nextval('{}')", sequence.replace('\'', "''"))
-                    }
-                    None => defaults.get(&column.name).cloned().unwrap_or("null".to_owned()),
-                },
-                equals_operator: operators
-                    .get(&column.name)
-                    .map_or(EQUALS, String::as_str)
-                    .to_owned(),
-                is_exact: keys::is_exact(column) && !nondeterministic.contains(&column.name),
-                is_identity_always: row.is_some_and(|row| row.get(2)),
-            }
-        };
-        let written = || table.columns.iter().filter(|column| !column.is_generated);
-        let columns: Vec<ApplyColumn> = written().map(column).collect();
+        let columns = read_columns(client, &table, &nondeterministic).await?;
         let encoder = |column: &TargetColumn| FieldEncoder::new(&column.ty, session).ok();
-        let encoders = written().map(encoder).collect();
+        let encoders = writable_columns(&table).map(encoder).collect();
         let generated = table.columns.iter().filter(|column| column.is_generated);
         let generated = generated.map(|column| column.name.clone()).collect();
-        let mut key = keys::primary_key(client, &table).await?;
-        if key.is_empty() {
-            let row = client.fetch_opt(UNIQUE_KEY_SQL, &[&table.oid]).await.map_err(failed())?;
-            key = row.map(|row| row.get(0)).unwrap_or_default();
-        }
+        let key = read_key(client, &table).await?;
         let at = |name: &String| columns.iter().position(|column| column.name == *name);
         let key_form = |name: &String| {
             let found = table.columns.iter().find(|column| column.name == *name)?;
@@ -242,11 +279,6 @@ impl ApplyTable {
         let plain = plain.filter(|row| row.get::<_, Vec<String>>(0) != key);
         let positions =
             plain.filter_map(|row| row.get::<_, Vec<String>>(0).iter().map(at).collect());
-        let is_domain = |column: &TargetColumn| matches!(column.ty.kind, TypeKind::Domain(_));
-        let is_plain =
-            !table.columns.iter().any(is_domain) && table.storage.facts().has_row_addresses;
-        let record_types = table.columns.iter().map(|column| (column.ty.oid, !column.is_generated));
-        let record_types = is_plain.then(|| record_types.collect());
         let references = client.fetch_one(REFERENCES_SQL, &[&table.oid]).await.map_err(failed())?;
         let has_inheriting_tables = has_inheriting_tables(client, &table).await?;
         let referrers = referrers(client, &table).await?;
@@ -261,7 +293,7 @@ impl ApplyTable {
             encoders,
             parent_oids: references.get(0),
             is_referenced: references.get(1),
-            record_types,
+            record_types: record_types(&table),
             has_inheriting_tables,
             table,
             version: next_version(),

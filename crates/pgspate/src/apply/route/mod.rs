@@ -173,26 +173,9 @@ impl Router {
     ) -> Result<bool> {
         let state = &mut *self.state.borrow_mut();
         let Some(table) = state.find_target(&event.table)? else { return Ok(false) };
-        let is_first = log.changes().is_empty();
-        if is_first {
-            state.refresh_tables()?;
-        }
-        if event.op == ChangeKind::Truncate {
-            state.check_truncate(&event.table, table)?;
-        }
-        let rows = [&event.new, &event.old];
-        state.targets[table].limit_layouts();
-        if rows.into_iter().flatten().any(|row| state.targets[table].has_new_column(row)) {
-            state.reread_table(table, is_first)?;
-        }
-        let (unknown_columns, omits_unchanged) = (state.unknown_columns, state.omits_unchanged);
+        state.add_event_layouts(event, table, log.changes().is_empty())?;
+        let omits_unchanged = state.omits_unchanged;
         let target = &mut state.targets[table];
-        for row in rows.into_iter().flatten() {
-            target.add_layout(row, unknown_columns, &mut state.column_additions)?;
-        }
-        if let (ChangeKind::Insert | ChangeKind::Snapshot, Some(row)) = (event.op, &event.new) {
-            target.check_all_given(row)?;
-        }
         let width = target.facts.columns.len();
         let mut first: Option<LoggedRow> = None;
         let mut add = |row: &Option<EventRow>, log: &mut EventLog| -> Result<Option<LoggedRow>> {
@@ -344,6 +327,31 @@ impl RouterState {
         };
         self.last = Some((Arc::clone(name), at));
         Ok(at)
+    }
+
+    /// Adds the layouts of the event's rows to its target, and checks that the target can take the
+    /// event. `is_first` is whether the event is the first of its batch: tables that were altered
+    /// are read again then.
+    fn add_event_layouts(&mut self, event: &ChangeEvent, at: usize, is_first: bool) -> Result<()> {
+        if is_first {
+            self.refresh_tables()?;
+        }
+        if event.op == ChangeKind::Truncate {
+            self.check_truncate(&event.table, at)?;
+        }
+        let rows = [&event.new, &event.old];
+        self.targets[at].limit_layouts();
+        if rows.into_iter().flatten().any(|row| self.targets[at].has_new_column(row)) {
+            self.reread_table(at, is_first)?;
+        }
+        let target = &mut self.targets[at];
+        for row in rows.into_iter().flatten() {
+            target.add_layout(row, self.unknown_columns, &mut self.column_additions)?;
+        }
+        match (event.op, &event.new) {
+            (ChangeKind::Insert | ChangeKind::Snapshot, Some(row)) => target.check_all_given(row),
+            _ => Ok(()),
+        }
     }
 
     /// Checks that no other source table has rows in the target of a truncated table.

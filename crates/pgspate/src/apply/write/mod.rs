@@ -206,24 +206,10 @@ impl BatchWriter {
         {
             self.note_unlogged_writes(false).await?;
         }
-        let session = self.session.as_mut().expect("just opened");
-        let is_whole = self.uncommitted.spilled_batches == 0 && session.may_use_parameters;
-        if is_whole && direct::can_write_directly(batch, self.settings.direct_rows) {
-            let mut done = direct::DirectOutcome::default();
-            // The counts stay incomplete until the replies arrive, also if the stall guard ends the
-            // session.
-            self.uncommitted.may_lack_counts =
-                batch.encoded_tables.iter().any(|it| it.deletes + it.upserts > 0);
-            let written = direct::write(session, batch, &self.stream, &mut done).await;
-            // If only the reply to the commit was lost, these counts are right.
-            (self.uncommitted.counts, self.uncommitted.may_lack_counts) =
-                (done.counts, !done.is_complete);
-            if written? {
-                self.note_commit(batch);
-                return Ok(true);
-            }
-            self.uncommitted = UncommittedWork::default();
+        if self.write_directly(batch).await? {
+            return Ok(true);
         }
+        let session = self.session.as_mut().expect("just opened");
         let dead_letters_left =
             self.settings.dead_letters_max.saturating_sub(self.counts.dead_letters);
         let mut search = refusals::RefusalSearch {
@@ -272,6 +258,31 @@ impl BatchWriter {
         session.commit().await?;
         self.note_commit(batch);
         Ok(true)
+    }
+
+    /// Writes and commits a small batch that is a whole transaction, with its rows as parameters.
+    /// Returns false, with nothing written, if the batch must be staged.
+    async fn write_directly(&mut self, batch: &EventBatch) -> Result<bool> {
+        let session = self.session.as_mut().expect("opened by the caller");
+        let is_whole = self.uncommitted.spilled_batches == 0 && session.may_use_parameters;
+        if !is_whole || !direct::can_write_directly(batch, self.settings.direct_rows) {
+            return Ok(false);
+        }
+        let mut done = direct::DirectOutcome::default();
+        // The counts stay incomplete until the replies arrive, also if the stall guard ends the
+        // session.
+        self.uncommitted.may_lack_counts =
+            batch.encoded_tables.iter().any(|it| it.deletes + it.upserts > 0);
+        let written = direct::write(session, batch, &self.stream, &mut done).await;
+        // If only the reply to the commit was lost, these counts are right.
+        (self.uncommitted.counts, self.uncommitted.may_lack_counts) =
+            (done.counts, !done.is_complete);
+        if written? {
+            self.note_commit(batch);
+            return Ok(true);
+        }
+        self.uncommitted = UncommittedWork::default();
+        Ok(false)
     }
 
     /// Counts the batch after its commit.

@@ -53,23 +53,8 @@ impl RefusalSearch<'_> {
         session: &mut WriterSession,
         is_open: bool,
     ) -> Result<ApplyCounts> {
-        let (rejected, dead_letters_left) =
-            (self.batch.rejected.len() as u64, self.dead_letters_left);
-        if let Some(first) =
-            self.batch.rejected.get(usize::try_from(dead_letters_left).unwrap_or(usize::MAX))
-        {
-            let place = InputPlace {
-                source: Some(first.source.clone()),
-                line: Some(first.line).filter(|line| *line > 0),
-                ..InputPlace::default()
-            };
-            return Err(with_dead_letter_hint(
-                Error::new(ErrorKind::Format, first.message.clone()).at(place),
-                self.dead_letters_max,
-            ));
-        }
-        self.dead_letters.clone_from(&self.batch.rejected);
-        self.dead_letters_left -= rejected;
+        let dead_letters_left = self.dead_letters_left;
+        self.set_aside_rejected()?;
         if !is_open && self.batch.column_additions.is_empty() {
             // Stages created outside of the transaction survive its rollback.
             for encoded in &self.batch.encoded_tables {
@@ -118,6 +103,29 @@ impl RefusalSearch<'_> {
             // Unique values may have moved between rows that stay.
             reinserts = true;
         }
+    }
+
+    /// Sets aside the records that could not be decoded or routed.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Format`] if that is more than the run may set aside.
+    fn set_aside_rejected(&mut self) -> Result<()> {
+        let rejected = &self.batch.rejected;
+        let left = usize::try_from(self.dead_letters_left).unwrap_or(usize::MAX);
+        if let Some(first) = rejected.get(left) {
+            let place = InputPlace {
+                source: Some(first.source.clone()),
+                line: Some(first.line).filter(|line| *line > 0),
+                ..InputPlace::default()
+            };
+            return Err(with_dead_letter_hint(
+                Error::new(ErrorKind::Format, first.message.clone()).at(place),
+                self.dead_letters_max,
+            ));
+        }
+        self.dead_letters.clone_from(rejected);
+        self.dead_letters_left -= rejected.len() as u64;
+        Ok(())
     }
 
     /// Runs the statements that add unknown columns.

@@ -10,22 +10,23 @@
 mod decide;
 mod split;
 mod writer;
+mod writer_tasks;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use futures_util::future::{join_all, try_join_all};
+use futures_util::future::try_join_all;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use self::decide::{CoordinatorSessions, commit_all};
 use self::split::{RowSplitter, ShardPiece};
 use self::writer::ShardWriter;
+use self::writer_tasks::WriterTasks;
 use super::shared::SharedRun;
 use super::{
     Commit, CopyEnd, CopyOutcome, Lanes, PIECE_BYTES, ReadySession, SessionOpener, StageSeconds,
@@ -38,8 +39,6 @@ use pgspate_target::shards::{
     PreparedOrigin, ShardSession, ShardedTable, find_other_server, is_reached_by_coordinator,
 };
 
-/// The most pieces that wait for a session.
-const PIECES_WAITING_MAX: usize = 4;
 /// Chunks that are committed together, if chunks are committed one by one. Each commit waits for
 /// the disks of all nodes.
 const GROUP_CHUNKS: usize = 16;
@@ -242,20 +241,33 @@ impl<'a> ShardCopy<'a> {
             chunks: Mutex::default(),
             has_failed: AtomicBool::new(false),
         };
-        let cancellers: Vec<_> = writers.iter().map(|it| it.connection.canceller()).collect();
-        let (mut senders, mut tasks) = (Vec::new(), Vec::new());
-        for writer in writers {
-            let (sender, receiver) = mpsc::channel(PIECES_WAITING_MAX);
-            let route = Arc::clone(self.route);
-            senders.push(sender);
-            let writing = async move { writer.write_all(&route, receiver).await };
-            tasks.push(self.runtime.spawn(writing));
+        let (tasks, senders) = WriterTasks::start(writers, self.route, self.runtime);
+        let encoded = self.run_lanes(&group, senders, &tasks);
+        // A session's error explains why a lane could not send, so it comes first.
+        let writers = self.runtime.block_on(tasks.join())?;
+        if let Some(failure) = self.shared.take_failure() {
+            return Err(failure.error);
         }
-        let encoded = thread::scope(|scope| {
+        encoded?;
+        let writers = writers.ok_or_else(over)?;
+        let mut chunks = group.chunks.into_inner().expect("no lane has panicked");
+        chunks.sort_by_key(|record| record.chunk);
+        Ok((writers, chunks))
+    }
+
+    /// Runs the lanes until the group is complete. Aborts the writing tasks after a failure, as a
+    /// lane may wait for a session. Returns the first lane's error.
+    fn run_lanes(
+        &self,
+        group: &ChunkGroup,
+        senders: Vec<mpsc::Sender<ShardPiece>>,
+        tasks: &WriterTasks,
+    ) -> Result<()> {
+        thread::scope(|scope| {
             let lanes: Vec<_> = (0..self.lanes)
                 .map(|_| {
                     self.shared.progress.lanes.fetch_add(1, Relaxed);
-                    let (senders, group) = (senders.clone(), &group);
+                    let senders = senders.clone();
                     let watcher = thread::current();
                     scope.spawn(move || {
                         let encoded = self.encode_chunks(group, &senders);
@@ -264,45 +276,24 @@ impl<'a> ShardCopy<'a> {
                     })
                 })
                 .collect();
+            // The tasks end when the last sender is dropped.
             drop(senders);
-            while !lanes.iter().all(thread::ScopedJoinHandle::is_finished)
-                || !tasks.iter().all(JoinHandle::is_finished)
+            let has_failed = || self.shared.is_over() || group.has_failed.load(Relaxed);
+            while !lanes.iter().all(thread::ScopedJoinHandle::is_finished) || !tasks.are_finished()
             {
                 thread::park_timeout(TICK);
-                if self.shared.is_over() || group.has_failed.load(Relaxed) {
+                if has_failed() {
                     break;
                 }
             }
-            if self.shared.is_over() || group.has_failed.load(Relaxed) {
-                tasks.iter().for_each(JoinHandle::abort);
-                self.runtime.block_on(join_all(cancellers.iter().map(|it| it.cancel())));
+            if has_failed() {
+                self.runtime.block_on(tasks.abort());
             }
             let lanes =
                 lanes.into_iter().map(|lane| lane.join().unwrap_or_else(|_| Err(panicked())));
-            lanes.collect::<Vec<Result<()>>>()
-        });
-        let written = self.runtime.block_on(join_all(tasks));
-        // A session's error explains why a lane could not send, so it comes first.
-        let mut done = Vec::with_capacity(written.len());
-        let mut ended = None;
-        for result in written {
-            match result {
-                Ok(Ok(writer)) => done.push(writer),
-                Ok(Err(error)) => return Err(error),
-                Err(error) if error.is_cancelled() => ended = Some(over()),
-                Err(error) => return Err(panicked().because(error)),
-            }
-        }
-        if let Some(failure) = self.shared.take_failure() {
-            return Err(failure.error);
-        }
-        encoded.into_iter().collect::<Result<Vec<()>>>()?;
-        if let Some(error) = ended {
-            return Err(error);
-        }
-        let mut chunks = group.chunks.into_inner().expect("no lane has panicked");
-        chunks.sort_by_key(|record| record.chunk);
-        Ok((done, chunks))
+            // All lanes are joined, also after an error.
+            lanes.collect::<Vec<Result<()>>>().into_iter().collect()
+        })
     }
 
     /// Runs one lane: takes chunks, encodes them, and sends their rows to the shards' sessions.
