@@ -286,6 +286,8 @@ class Writer(WriterBase):
             ConversionError: A value has no counterpart in PostgreSQL.
             OutcomeUnknown: The connection was lost before the server answered. The record may be
                 written or not.
+            LedgerError: A load has dropped keys of the table (``sqlstate`` is 55006). Nothing was
+                written. Call again when the load is done.
             QueueFull: The queue is full, with ``when_full="refuse"``.
         """
         plan = self._plan(table, returning, on_conflict, key, columns)

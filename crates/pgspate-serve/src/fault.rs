@@ -7,6 +7,7 @@
 use axum::body::Body;
 use axum::http::header::{CONNECTION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, Response, StatusCode};
+use pgspate::ledger::KEYS_DROPPED;
 use pgspate::{Error, ErrorKind};
 use serde::Serialize;
 
@@ -101,6 +102,10 @@ impl RequestFault {
         let causes = messages.get(1..).unwrap_or_default().join(": ");
         let details = (!causes.is_empty()).then_some(causes);
         let fault = match error.sqlstate() {
+            // A load has dropped keys of the table, and will put them back.
+            Some(code) if error.kind() == ErrorKind::Ledger && *code == KEYS_DROPPED => {
+                RequestFault::unavailable(code.code(), message)
+            }
             Some(code) => RequestFault::new(status_of(code.code()), code.code(), message),
             None => match error.kind() {
                 ErrorKind::KeyReused => {
@@ -188,6 +193,18 @@ mod tests {
         let fault = RequestFault::of_error(&error, false);
         assert_eq!((fault.status.as_u16(), fault.code.as_str()), (503, "server_away"));
         assert!(fault.may_retry);
+    }
+
+    #[test]
+    fn records_of_a_table_without_its_keys_may_be_sent_again() {
+        let error = Error::new(ErrorKind::Ledger, "job 1 has dropped keys");
+        let error = error.with_sqlstate(KEYS_DROPPED);
+        let fault = RequestFault::of_error(&error, false);
+        assert_eq!((fault.status.as_u16(), fault.code.as_str()), (503, "55006"));
+        assert_eq!(fault.into_response().headers()[RETRY_AFTER], "1");
+        let other = Error::new(ErrorKind::Ledger, "the ledger's version is 9, expected 6");
+        let fault = RequestFault::of_error(&other, false);
+        assert_eq!((fault.status.as_u16(), fault.may_retry), (500, false));
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod access;
 #[path = "../../../pgspate/tests/support/certificates.rs"]
 mod authorities;
 mod certificates;
+mod dropped_keys;
 mod each_record;
 mod ends_under_load;
 mod examples;

@@ -101,6 +101,32 @@ fn two_syncs_of_one_scope_run_one_after_the_other() {
     assert_eq!(case.value("select count(*) from t where n = id + 2"), "20000");
 }
 
+/// No index refuses the key that the first sync inserts, and the second one would not see it.
+#[test]
+fn two_syncs_of_different_scopes_wait_for_each_other_without_a_unique_key() {
+    let scopes = ["--scope all", "--no-delete", "--scope id>=0", "--scope-by scope"];
+    for (nth, first) in scopes.iter().enumerate() {
+        let second = scopes[(nth + 1) % scopes.len()];
+        let case = LoadCase::new("create table t (id int, scope int, n int)");
+        case.put("t.csv", csv_text(1000, 1));
+        case.put("u.csv", csv_text(1000, 2));
+        let (runtime, other) = session(&case.db.dsn());
+        runtime.block_on(other.batch_execute("begin; lock table t in share mode")).unwrap();
+        let first = spawn(&mut command(&case, &format!("t.csv --key id {first} --quiet")));
+        wait_until("the first sync waits to insert", || is_waiting_for_lock(&case));
+        let args = format!("u.csv --table t --key id {second} --quiet");
+        let second = spawn(&mut command(&case, &args));
+        let advisory = "select count(*) from pg_stat_activity \
+                        where wait_event = 'advisory' and datname = current_database()";
+        wait_until("the second sync waits for the first", || case.value(advisory) == "1");
+        runtime.block_on(other.batch_execute("commit")).unwrap();
+        finish(first).success();
+        finish(second).success();
+        let rows = "select count(*) || ' ' || count(distinct id) || ' ' || sum(n - id) from t";
+        assert_eq!(case.value(rows), "1000 1000 2000", "{args}");
+    }
+}
+
 #[test]
 fn a_killed_sync_leaves_the_old_rows() {
     let case = new_case();

@@ -4,6 +4,7 @@
 
 mod conflicts;
 mod differential;
+mod dropped_keys;
 mod faults;
 mod keys;
 mod locks;

@@ -114,6 +114,15 @@ pub async fn dropped_keys(
     find_dropped_keys(client, table, except).await
 }
 
+/// Reads the first dropped keys of a table and its partitions from a ledger of any version. All
+/// versions have the columns that are read.
+pub(super) async fn first_dropped_keys(client: &Client, table: u32) -> Result<Option<DroppedKeys>> {
+    if !LedgerSchema::read(client).await?.may_read_dropped_keys() {
+        return Ok(None);
+    }
+    Ok(find_dropped_keys(client, Some(table), 0).await?.into_iter().next())
+}
+
 /// Reads the dropped keys of a ledger that may be read.
 async fn find_dropped_keys(
     client: &Client,

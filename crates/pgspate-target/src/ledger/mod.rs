@@ -26,6 +26,7 @@ mod new_job;
 mod open;
 mod partitions;
 mod policies;
+mod record_writers;
 mod reject;
 mod request;
 mod schema;
@@ -74,6 +75,9 @@ pub use member::{
 };
 pub use open::{OpenOptions, OpenOutcome, open_job};
 pub use partitions::{PartitionMove, read_partitions};
+pub use record_writers::{
+    KEYS_DROPPED, check_no_dropped_keys_for_writers, exclude_record_writers, join_record_writers,
+};
 pub use reject::{Reject, RejectRecord, insert_rejects, read_rejects};
 pub use request::{
     AnsweredRequest, RECORD_REQUEST, find_request, prune_requests, record_request_sql,

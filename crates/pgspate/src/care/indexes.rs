@@ -5,6 +5,7 @@
 //! transaction reads the catalog again, makes the plan again, and records every drop in the ledger.
 
 use futures_util::future::join_all;
+use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use crate::plan::maintenance::{MaintenanceInputs, MaintenancePlan};
@@ -79,13 +80,8 @@ async fn drop_and_record(
     }
     table.as_written().check_name(client).await?;
     let maintenance_facts = MaintenanceFacts::read_in_transaction(client, table).await?;
-    let writer = ledger::other_writer(client, table.oid, job.0).await?;
-    let facts = MaintenanceInputs {
-        maintenance_facts: &maintenance_facts,
-        writer: writer.as_deref(),
-        ..facts
-    };
-    let maintenance = MaintenancePlan::make(&facts, &plan.rows.columns, request)?;
+    let facts = MaintenanceInputs { maintenance_facts: &maintenance_facts, ..facts };
+    let maintenance = plan_beside_writers(client, job, &facts, plan, request).await?;
     let mut changes = Vec::new();
     let mut statements = Vec::new();
     for index in maintenance_facts.indexes.iter().zip(&maintenance.indexes) {
@@ -110,6 +106,31 @@ async fn drop_and_record(
     let done = join_all(statements.iter().map(|sql| client.batch_execute(sql))).await;
     done.into_iter().collect::<Result<(), _>>().map_err(failed())?;
     Ok((maintenance, maintenance_facts))
+}
+
+/// Makes the plan again. Keys are kept for other jobs, and for sessions that write single records.
+/// Such sessions that come later wait for the end of the transaction.
+async fn plan_beside_writers(
+    client: &Client,
+    job: JobId,
+    facts: &MaintenanceInputs<'_>,
+    plan: &LoadPlan,
+    request: &PlanRequest,
+) -> Result<MaintenancePlan> {
+    let make = |writer: Option<&str>| {
+        let facts = MaintenanceInputs { writer, ..*facts };
+        MaintenancePlan::make(&facts, &plan.rows.columns, request)
+    };
+    let table = facts.table.oid;
+    let writer = ledger::other_writer(client, table, job.0).await?;
+    let maintenance = make(writer.as_deref())?;
+    if !maintenance.drops_keys() {
+        return Ok(maintenance);
+    }
+    match ledger::exclude_record_writers(client, table).await? {
+        Some(writer) => make(Some(&writer)),
+        None => Ok(maintenance),
+    }
 }
 
 /// Adds the session that uses the table, and a hint, to the error.

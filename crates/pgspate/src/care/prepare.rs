@@ -130,6 +130,10 @@ impl TableCare<'_> {
                 self.changes.lost_statistics = all
                     .any(|(index, choice)| index.has_expression && choice.kept_because.is_none());
                 self.changes.is_altered = maintenance.alters_table();
+                if self.plan.maintenance.drops_indexes() && !maintenance.drops_indexes() {
+                    let why = &maintenance.indexes_reason;
+                    self.job.warnings.push(format!("indexes are kept: {why}"));
+                }
                 self.progress.note_table_changes(Some(format!(
                     "indexes or autovacuum of the table are not restored: run the same command \
                      again, or `pgspate status --restore {}`",

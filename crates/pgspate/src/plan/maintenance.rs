@@ -54,7 +54,7 @@ pub(crate) struct MaintenanceInputs<'a> {
     pub(crate) has_ledger: bool,
     /// Whether all rows become visible at once.
     pub(crate) is_atomic: bool,
-    /// Another running job that writes to the table.
+    /// Another running job that writes to the table, or a session that writes single records.
     pub(crate) writer: Option<&'a str>,
 }
 
@@ -129,6 +129,12 @@ impl MaintenancePlan {
     /// Returns whether any index or foreign key is dropped.
     pub fn drops_indexes(&self) -> bool {
         self.indexes.iter().any(|it| it.kept_because.is_none())
+    }
+
+    /// Returns whether a key or foreign key is dropped, so that nothing refuses some wrong rows.
+    pub(crate) fn drops_keys(&self) -> bool {
+        let is_key = |it: &IndexChoice| it.kind != IndexKind::Plain;
+        self.indexes.iter().any(|it| it.kept_because.is_none() && is_key(it))
     }
 
     /// Returns whether the load alters the table: drops indexes, or switches autovacuum off.

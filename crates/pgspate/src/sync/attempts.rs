@@ -19,7 +19,7 @@ use crate::reading::LoadWatch;
 use crate::{Error, Result, stage};
 use pgspate_target::connect::Connection;
 use pgspate_target::measure::{self, Measurement};
-use pgspate_target::{TypedQuery, UPDATES_PER_VACUUM, server_error};
+use pgspate_target::{UPDATES_PER_VACUUM, quote_literal, server_error};
 
 /// Query for the advice. Columns: the table's fillfactor; the names of unused indexes that are not
 /// unique; the columns of these indexes. Then numbers: updates of the table; HOT updates; updates
@@ -267,29 +267,36 @@ impl<'a> SyncAttempts<'a> {
     }
 }
 
-/// Takes the advisory lock of the scope, and so waits for other syncs of the same rows. Must be
+/// Takes the advisory locks of the sync, and so waits for other syncs of the same rows. Must be
 /// called before a snapshot is taken, so that the snapshot includes the other syncs' commits.
 pub(super) async fn lock_scope(connection: &Connection, sync: &PreparedSync) -> Result<()> {
-    let (scope, oid) = (lock_name(sync), i64::from(sync.staging.table.oid));
-    let shared = if sync.shares_scope_lock() { "_shared" } else { "" };
-    let sql =
-        format!("select pg_catalog.pg_advisory_lock{shared}(pg_catalog.hashtextextended($1, $2))");
-    let locked = connection.client.fetch_one(&sql, &[&scope, &oid]).await;
-    let what = "could not wait for another sync of the same scope";
-    locked.map(drop).map_err(|error| connection.explain(what, error))
+    let locks = SyncLock::of_sync(sync);
+    for (nth, lock) in locks.iter().enumerate() {
+        let call = lock.call_sql("lock");
+        if let Err(error) = connection.client.batch_execute(&format!("select {call}")).await {
+            let what = "could not wait for another sync of the same rows";
+            let error = connection.explain(what, error);
+            // The caller takes all locks again. If unlocking fails, they end with the session.
+            let _ = unlock(connection, &locks[..nth]).await;
+            return Err(error);
+        }
+    }
+    Ok(())
 }
 
-/// Releases the advisory lock of the scope.
+/// Releases the advisory locks of the sync.
 pub(super) async fn unlock_scope(connection: &Connection, sync: &PreparedSync) -> Result<()> {
-    let (scope, oid) = (lock_name(sync), i64::from(sync.staging.table.oid));
-    let shared = if sync.shares_scope_lock() { "_shared" } else { "" };
-    let sql = format!(
-        "select pg_catalog.pg_advisory_unlock{shared}(pg_catalog.hashtextextended($1, $2))"
-    );
-    let unlocked = connection.client.fetch_one(&sql, &[&scope, &oid]).await;
-    unlocked.map(drop).map_err(|error| {
-        connection.explain("could not release the lock against other syncs", error)
-    })
+    unlock(connection, &SyncLock::of_sync(sync)).await
+}
+
+async fn unlock(connection: &Connection, locks: &[SyncLock]) -> Result<()> {
+    for lock in locks.iter().rev() {
+        let sql = format!("select {}", lock.call_sql("unlock"));
+        connection.client.batch_execute(&sql).await.map_err(|error| {
+            connection.explain("could not release the lock against other syncs", error)
+        })?;
+    }
+    Ok(())
 }
 
 /// Reads the server's counters. Returns `None` if reading them would take longer than the sync, or
@@ -358,8 +365,45 @@ async fn can_split(sync: &PreparedSync, session: &Connection) -> bool {
     may.unwrap_or(false) && shares.is_ok_and(|shares| shares.is_ok())
 }
 
-/// Returns the name of the lock that syncs of the same rows share.
-pub(super) fn lock_name(sync: &PreparedSync) -> String {
+/// An advisory lock against other syncs of the same table.
+pub(super) struct SyncLock {
+    name: String,
+    table: u32,
+    is_shared: bool,
+}
+
+impl SyncLock {
+    /// Returns the locks of a sync, in the order in which every sync takes them.
+    ///
+    /// Syncs of the same scope wait for each other. Syncs of different scopes may insert the same
+    /// key. A unique index refuses the second row. Without one, only one sync of the table may
+    /// compare and write at a time: members of a fleet too, because other fleets have other claims.
+    pub(super) fn of_sync(sync: &PreparedSync) -> Vec<SyncLock> {
+        let table = sync.staging.table.oid;
+        let of_table = SyncLock {
+            name: "pgspate sync without a unique key".to_owned(),
+            table,
+            is_shared: false,
+        };
+        let of_scope =
+            SyncLock { name: scope_lock_name(sync), table, is_shared: sync.shares_scope_lock() };
+        let locks = [(!sync.columns.key_is_unique).then_some(of_table), Some(of_scope)];
+        locks.into_iter().flatten().collect()
+    }
+
+    /// Returns the call of PostgreSQL's function that does this to the lock: `lock`, `unlock` or
+    /// `xact_lock`.
+    pub(super) fn call_sql(&self, action: &str) -> String {
+        let shared = if self.is_shared { "_shared" } else { "" };
+        let (name, table) = (quote_literal(&self.name), self.table);
+        format!(
+            "pg_catalog.pg_advisory_{action}{shared}(pg_catalog.hashtextextended({name}, {table}))"
+        )
+    }
+}
+
+/// Returns the name of the lock of the sync's scope.
+fn scope_lock_name(sync: &PreparedSync) -> String {
     let scope = match &sync.options.scope {
         Scope::By(columns) => format!("by {}", columns.join(",")),
         Scope::Where(predicate) => format!("where {predicate}"),

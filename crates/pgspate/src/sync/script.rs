@@ -72,11 +72,8 @@ impl PreparedSync {
         let table = &self.staging.table;
         let columns: Vec<_> = self.staging.plan.columns.iter().map(|it| it.name.clone()).collect();
         let stage = &self.staging.stage;
-        let lock = format!(
-            "select pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended('{}', {}))",
-            attempts::lock_name(self).replace('\'', "''"),
-            table.oid
-        );
+        let locks = attempts::SyncLock::of_sync(self);
+        let locks = locks.iter().map(|lock| format!("select {}", lock.call_sql("xact_lock")));
         let drop = |name: &str| format!("drop table if exists {name}");
         let keeps_last = self.options.keeps_last;
         let drop_duplicates = keeps_last.then(|| statements.drop_duplicates());
@@ -89,8 +86,8 @@ impl PreparedSync {
         SyncScript {
             table: table.sql_name.clone(),
             oid: table.oid,
-            begin: [lock, drop(stage::STAGE_NAME)]
-                .into_iter()
+            begin: locks
+                .chain([drop(stage::STAGE_NAME)])
                 .chain(stage.create_statements().iter().cloned())
                 .collect(),
             setting_names: settings.iter().map(name).collect(),

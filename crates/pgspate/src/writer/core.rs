@@ -23,12 +23,12 @@ use super::unit::{InsertOutcome, WriteUnit};
 use super::waiting::{LockedCall, WaitingSessions};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::{Connection, Dsn};
-use pgspate_target::ledger::{ensure_ledger, prune_requests};
+use pgspate_target::ledger::{KEYS_DROPPED, ensure_ledger, prune_requests};
 use pgspate_target::read_session;
 use pgspate_target::session::ReconnectBackoff;
 
 /// How long a lane without work keeps its session.
-const IDLE_LIMIT: Duration = Duration::from_secs(60);
+pub(super) const IDLE_LIMIT: Duration = Duration::from_secs(60);
 /// How many bytes a permit of the queue's room stands for.
 const ROOM_UNIT: usize = 1024;
 /// The most shapes that are kept.
@@ -38,9 +38,14 @@ const PRUNE_INTERVAL: Duration = Duration::from_secs(600);
 /// How long the facts of a table are used before they are read again.
 const FACTS_LIFETIME: Duration = Duration::from_secs(5);
 
-/// Errors for which the records are not at fault: lock timeout, cancelled statement, deadlock.
-const NOT_TRIED: [SqlState; 3] =
-    [SqlState::LOCK_NOT_AVAILABLE, SqlState::QUERY_CANCELED, SqlState::T_R_DEADLOCK_DETECTED];
+/// Errors for which the records are not at fault: lock timeout, cancelled statement, deadlock,
+/// dropped keys of the table.
+const NOT_TRIED: [SqlState; 4] = [
+    SqlState::LOCK_NOT_AVAILABLE,
+    SqlState::QUERY_CANCELED,
+    SqlState::T_R_DEADLOCK_DETECTED,
+    KEYS_DROPPED,
+];
 
 /// How soon the facts are read again if a value was refused.
 const RECHECK_PAUSE: Duration = Duration::from_millis(500);
@@ -448,6 +453,8 @@ impl WriterCore {
                 Ok(now) if now.is_like(&shape) => {}
                 Ok(_) => core.forget(&shape),
                 Err(error) if error.kind() == ErrorKind::Connect || is_lock_timeout(&error) => {}
+                // The load that has dropped the table's keys puts them back.
+                Err(error) if error.sqlstate() == Some(&KEYS_DROPPED) => {}
                 Err(_) => core.forget(&shape),
             }
         });

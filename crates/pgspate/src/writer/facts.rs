@@ -6,6 +6,7 @@ use super::session::connect_error;
 use super::shape::ShapeFacts;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
+use pgspate_target::ledger::check_no_dropped_keys_for_writers;
 use pgspate_target::{
     SessionSettings, TargetTable, TypedQuery, quote_literal, read_session, server_error,
     suggest_table,
@@ -74,6 +75,8 @@ pub(super) async fn read_facts(connection: &Connection, name: &str) -> Result<Sh
             Error::new(ErrorKind::Usage, message).with_sqlstate(SqlState::UNDEFINED_TABLE);
         return Err(suggest_table(client, name, missing).await);
     };
+    // A shape that is read without the table's keys would lack them later.
+    check_no_dropped_keys_for_writers(client, table.oid).await?;
     let session = read_session(client).await?;
     let failed = server_error(format!("could not read the rules of table {name}"));
     let rules = client.fetch_one(RULES_AND_KEY, &[&table.oid]).await.map_err(failed)?;

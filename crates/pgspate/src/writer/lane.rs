@@ -166,6 +166,12 @@ impl RecordLane {
                         .into_iter()
                         .for_each(|unit| self.core.answer(unit, Err(copy_error(&error))));
                 }
+                // Keys of the table are dropped, so the server would not be asked for any half.
+                Err(WriteFailure::Unsent(error)) if error.kind() == ErrorKind::Ledger => {
+                    if let Sent::Unsent(unsent) = self.refuse_unsent(units, &error) {
+                        return Sent::unsent(unsent, sets);
+                    }
+                }
                 Err(WriteFailure::Unsent(error) | WriteFailure::Sent(error))
                     if is_lock_timeout(&error) =>
                 {

@@ -1,6 +1,6 @@
 //! A lane's session, and the three ways in which it writes units.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use tokio_postgres::error::{Severity, SqlState};
 use tokio_postgres::types::ToSql;
@@ -12,7 +12,7 @@ use super::shape::{InsertShape, StatementKind};
 use super::unit::{InsertOutcome, WriteUnit};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
-use pgspate_target::ledger::{RECORD_REQUEST, find_request};
+use pgspate_target::ledger::{RECORD_REQUEST, find_request, join_record_writers};
 use pgspate_target::{
     ServerRefusal, TypedParameter, TypedQuery, send_in_order, server_error, users_path_sql,
 };
@@ -56,6 +56,8 @@ pub(super) struct RecordSession {
     connection: Connection,
     /// The prepared statements, by the shape's number and their kind.
     prepared: HashMap<(u64, StatementKind), Statement>,
+    /// The schemas and names of the tables whose keys no load drops while this session is open.
+    joined: HashSet<(String, String)>,
     /// The statement by which commits wait for the disk again, and that waits for all before it.
     /// `None` if the role may not run it.
     flush_sql: Option<String>,
@@ -97,8 +99,9 @@ impl RecordSession {
              select pg_catalog.pg_logical_emit_message(true, 'pgspate', '')"
         );
         let flush_sql = may_flush.then_some(flush_sql);
-        let prepared = HashMap::new();
-        Ok(RecordSession { connection, prepared, flush_sql, lock_timeout, is_unsafe: false })
+        let (prepared, joined) = (HashMap::new(), HashSet::new());
+        let is_unsafe = false;
+        Ok(RecordSession { connection, prepared, joined, flush_sql, lock_timeout, is_unsafe })
     }
 
     /// Returns whether the session has ended, or must not be used any more.
@@ -392,10 +395,19 @@ impl RecordSession {
         self.explain(&format!("could not write to {}", shape.request.table), error)
     }
 
-    /// Returns a statement of a shape, prepared in this session.
+    /// Returns a statement of a shape, prepared in this session. Without the table's keys, the
+    /// statement would write duplicates.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Ledger`] with SQLSTATE 55006 if a load has dropped keys of the table.
     async fn prepare(&mut self, shape: &InsertShape, kind: StatementKind) -> Result<Statement> {
         if let Some(prepared) = self.prepared.get(&(shape.id, kind)) {
             return Ok(prepared.clone());
+        }
+        if !self.joined.contains(&shape.table_name) {
+            let (schema, table) = &shape.table_name;
+            join_record_writers(&self.connection.client, schema, table).await?;
+            self.joined.insert(shape.table_name.clone());
         }
         // With the types that the values were encoded for, also if the table has others by now.
         let types = shape.parameter_types(kind);

@@ -6,12 +6,13 @@
 //! this session waits for the oldest units, so that a lock that is never free for long is got too.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, Semaphore};
 
-use super::core::WriterCore;
+use super::core::{IDLE_LIMIT, WriterCore};
 use super::lane::{LANE_LOCK_TIMEOUT, is_lock_timeout};
 use super::session::{RecordSession, copy_error};
 use super::unit::{InsertOutcome, UnitWay, WriteUnit};
@@ -62,7 +63,10 @@ struct ParkedCalls {
 pub(super) struct WaitingSessions {
     /// The sessions that may wait for a lock. The one that tries parked calls is not among them.
     permits: Semaphore,
-    free: Mutex<Vec<RecordSession>>,
+    /// The sessions that wait for nothing, and since when.
+    free: Mutex<Vec<(RecordSession, Instant)>>,
+    /// Whether a task ends free sessions.
+    is_ending_idle: AtomicBool,
     parked: Mutex<ParkedCalls>,
     /// Ends the pause between tries.
     closing: Notify,
@@ -80,6 +84,7 @@ impl WaitingSessions {
         WaitingSessions {
             permits: Semaphore::new(sessions_max.saturating_sub(1)),
             free: Mutex::default(),
+            is_ending_idle: AtomicBool::new(false),
             parked: Mutex::default(),
             closing: Notify::new(),
         }
@@ -137,10 +142,11 @@ impl WaitingSessions {
     /// Sends a unit. An error says that nothing was sent.
     async fn try_write(
         &self,
-        core: &WriterCore,
+        core: &Arc<WriterCore>,
         unit: &WriteUnit,
     ) -> Result<Result<InsertOutcome>> {
-        let free = self.free().pop().filter(|session| !session.is_closed());
+        let free = self.free().pop().map(|(session, _)| session);
+        let free = free.filter(|session| !session.is_closed());
         let mut session = match free {
             Some(session) => session,
             None => {
@@ -150,9 +156,35 @@ impl WaitingSessions {
         };
         let answer = write_alone(&mut session, unit).await?;
         if !session.is_closed() {
-            self.free().push(session);
+            self.free().push((session, Instant::now()));
+            if !self.is_ending_idle.swap(true, Ordering::Relaxed) {
+                let core = core.clone();
+                core.clone().spawn(async move { core.waiting.end_idle().await });
+            }
         }
         Ok(answer)
+    }
+
+    /// Ends free sessions that have long been idle, until none is left. A session that stays would
+    /// keep loads from dropping the keys of its tables.
+    async fn end_idle(&self) {
+        let is_idle = |since: &Instant| since.elapsed() >= IDLE_LIMIT;
+        loop {
+            tokio::time::sleep(IDLE_LIMIT).await;
+            let (idle, is_done) = {
+                let mut free = self.free();
+                let idle: Vec<_> = free.extract_if(.., |(_, since)| is_idle(since)).collect();
+                // Under the lock, so that a session that gets free now has a task.
+                self.is_ending_idle.store(!free.is_empty(), Ordering::Relaxed);
+                (idle, free.is_empty())
+            };
+            for (session, _) in idle {
+                session.close().await;
+            }
+            if is_done {
+                return;
+            }
+        }
     }
 
     /// Tries the parked calls from time to time, until none is left.
@@ -296,12 +328,12 @@ impl WaitingSessions {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         let free = std::mem::take(&mut *self.free());
-        for session in free {
+        for (session, _) in free {
             session.close().await;
         }
     }
 
-    fn free(&self) -> MutexGuard<'_, Vec<RecordSession>> {
+    fn free(&self) -> MutexGuard<'_, Vec<(RecordSession, Instant)>> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
