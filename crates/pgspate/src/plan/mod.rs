@@ -246,7 +246,7 @@ fn warnings(table: &TargetTable, columns: &[PlannedColumn], request: &PlanReques
     let has_formats = !request.rows.date_formats.0.is_empty();
     if has_formats && columns.iter().all(|column| column.date_format.is_none()) {
         warnings.push(
-            "--date-format applies to no column: none is of type date, timestamp or timestamptz"
+            "`--date-format` applies to no column: none is of type date, timestamp or timestamptz"
                 .to_owned(),
         );
     }
