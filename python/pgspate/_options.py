@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Union
 
+from ._python_words import FLAGS
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -17,8 +19,6 @@ Path = Union[str, "os.PathLike[str]"]
 Names = Union[str, Sequence[str]]
 Show = Union[bool, "Callable[[Progress], object]"]
 
-# Options whose flag has another name: a flag is given once for each item.
-FLAGS = {"types": "type"}
 # Options with an item for each key.
 KEYED = {"map", "source_option", "date_format", *FLAGS}
 

@@ -17,6 +17,7 @@ from ._calls import check_scope
 from ._data import classify_data
 from ._errors import UsageError
 from ._options import command_arguments
+from ._python_words import in_python
 from ._report import Report, counted
 from ._target import Target, conninfo
 from ._write import refuse_foreign_mode
@@ -279,5 +280,6 @@ def begin_write(
     server = conninfo(to)
     call: _pgspate._CallOptions = ([], server, None, None)
     found = json.loads(_pgspate.fleet_begin(call, table, job, json.dumps(options)))
-    return Ticket(found["job"], found["table"], found["is_complete"], tuple(found["warnings"]),
+    warnings = tuple(in_python(one) for one in found["warnings"])
+    return Ticket(found["job"], found["table"], found["is_complete"], warnings,
                   json.dumps(found), server)
