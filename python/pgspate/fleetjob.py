@@ -147,7 +147,7 @@ class Ticket:
         classified, known_columns = classify_data(data)
         options = {"columns": columns or known_columns, "ignore_unknown": ignore_unknown}
         arguments = command_arguments(options, has_source=True)
-        call = (arguments, self._to, None, None)
+        call = (arguments, self._to, None, None, None)
         text = _pgspate.fleet_write(classified, call, self._engine_ticket, part)
         return Receipt(**json.loads(text))
 
@@ -165,7 +165,7 @@ class Ticket:
         again.
         """
         text = json.dumps([vars(receipt) for receipt in receipts])
-        call: _pgspate._CallOptions = ([], self._to, None, None)
+        call: _pgspate._CallOptions = ([], self._to, None, None, None)
         found = _pgspate.fleet_complete(call, self._engine_ticket, text)
         return JobReport._from_dict(json.loads(found))
 
@@ -175,7 +175,7 @@ class Ticket:
         A named job with such parts stays in the ledger, so that a rerun does not write them again.
         Returns false, and changes nothing, if the job is complete or was begun again.
         """
-        call: _pgspate._CallOptions = ([], self._to, None, None)
+        call: _pgspate._CallOptions = ([], self._to, None, None, None)
         outcome: str = json.loads(_pgspate.fleet_abort(call, self._engine_ticket))
         return outcome == "aborted"
 
@@ -278,7 +278,7 @@ def begin_write(
         options["epoch"] = asdict(job)
         job = None
     server = conninfo(to)
-    call: _pgspate._CallOptions = ([], server, None, None)
+    call: _pgspate._CallOptions = ([], server, None, None, None)
     found = json.loads(_pgspate.fleet_begin(call, table, job, json.dumps(options)))
     warnings = tuple(in_python(one) for one in found["warnings"])
     return Ticket(found["job"], found["table"], found["is_complete"], warnings,

@@ -21,6 +21,7 @@ use arrow_schema::Field;
 pub(crate) use atomic::check_replaceable;
 pub use atomic::{AtomicMethod, AtomicPlan, ReplaceMode};
 pub use columns::{ColumnRoute, OmittedColumn, PlannedColumn, match_fields};
+pub use constants::ConstantTexts;
 pub(crate) use constants::{check_encoding, constant_names};
 pub(crate) use date_formats::hint_date_format;
 pub(crate) use encoding::encoding_name_hint;
