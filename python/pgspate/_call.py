@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from . import _pgspate
-from ._options import command_arguments
+from ._options import command_arguments, constants_by_column
 from ._progress import progress_callback
 from ._report import Report
 from ._target import conninfo
@@ -57,6 +57,7 @@ class Command(Generic[R_co]):
         rest = dict(options)
         to = conninfo(rest.pop("to", None))
         progress = rest.pop("progress", False)
+        constants = constants_by_column(rest.pop("set", None))
         data_arguments: tuple[Any, ...] = ()
         total_rows = None
         if self.classify is not None:
@@ -70,5 +71,5 @@ class Command(Generic[R_co]):
         arguments = command_arguments(rest, has_source=self.classify is not None)
         target = rest.get("table") or rest.get("stream") or "events"
         with progress_callback(progress, f"{self.activity} {target}", total_rows) as callback:
-            call_options = (arguments, to, callback, stop)
+            call_options = (arguments, to, callback, stop, constants)
             return json.loads(self.engine_function(*data_arguments, call_options))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from . import _pgspate
 from ._call import Command
 from ._html import escape, preformatted, records, report_rows, row, table
+from ._python_words import report_in_python
 from ._report import Report, counted, dataclass_from_dict
 
 if TYPE_CHECKING:
@@ -93,9 +94,9 @@ class Examination(Report):
 
     @classmethod
     def _from_dict(cls, report: dict[str, Any]) -> Examination:
-        findings = [dataclass_from_dict(Finding, one) for one in report["findings"]]
-        values = {**report, "findings": findings, "_engine_report": report}
-        return dataclass_from_dict(cls, values)
+        values = report_in_python(report)
+        findings = [dataclass_from_dict(Finding, one) for one in values["findings"]]
+        return dataclass_from_dict(cls, {**values, "findings": findings, "_engine_report": report})
 
     @property
     def trouble(self) -> list[Finding]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ._options import FLAGS
+from ._python_words import in_python
 
 __all__ = [
     "BugError",
@@ -84,14 +83,14 @@ class Error(Exception):
         is_retryable: bool = False,
         reasons: list[str] | None = None,
     ) -> None:
-        super().__init__(message)
-        self.message = replace_flags(message)
+        self.message = in_python(message)
+        super().__init__(self.message)
         self.place = Place(**place) if place else None
-        self.hint = replace_flags(hint) if hint else None
+        self.hint = in_python(hint) if hint else None
         self.sqlstate = sqlstate
         self.is_retryable = is_retryable
         self._place_text = place_text
-        self._reasons = [replace_flags(reason) for reason in reasons or ()]
+        self._reasons = [in_python(reason) for reason in reasons or ()]
 
     def __str__(self) -> str:
         text = ": ".join([self.message, *self._reasons])
@@ -181,28 +180,3 @@ class BugError(Error):
     """pgspate has a bug."""
 
     kind = "bug"
-
-
-# Flags whose arguments have another name.
-_ARGUMENTS = {flag: name for name, flag in FLAGS.items()}
-_ALLOWS = re.compile(r"--(max-[a-z]+(?:-[a-z]+)?) allows")
-_FLAG = re.compile(r"`--([a-z][a-z-]*)(?:[ =]([^`]*))?`")
-
-
-def replace_flags(text: str) -> str:
-    """Replaces the command's flags with Python's arguments: `--lanes 5` becomes `lanes='5'`."""
-
-    def argument(found: re.Match[str]) -> str:
-        name, value = found.group(1).replace("-", "_"), found.group(2)
-        name = _ARGUMENTS.get(name, name)
-        if value is None:
-            return f"`{name}=`"
-        # The value is a placeholder, such as FILE, or a list.
-        if value.isupper() or "," in value:
-            return f"`{name}=...`"
-        return f"`{name}={value!r}`"
-
-    def limit(found: re.Match[str]) -> str:
-        return found.group(1).replace("-", "_") + "= allows"
-
-    return _ALLOWS.sub(limit, _FLAG.sub(argument, text))

@@ -6,6 +6,9 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Union
 
+from ._errors import UsageError
+from ._python_words import FLAGS
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -17,30 +20,32 @@ Path = Union[str, "os.PathLike[str]"]
 Names = Union[str, Sequence[str]]
 Show = Union[bool, "Callable[[Progress], object]"]
 
-# Options whose flag has another name: a flag is given once for each item.
-FLAGS = {"types": "type"}
 # Options with an item for each key.
 KEYED = {"map", "source_option", "date_format", *FLAGS}
+
+
+# Options that are always, never or automatically done.
+_WHEN = {"analyze", "pause_autovacuum", "read_ahead", "rebuild_indexes"}
 
 
 def command_arguments(options: Mapping[str, Any], *, has_source: bool) -> list[str]:
     """Returns the command's arguments for the options of a call.
 
     An option with several items becomes several flags, because an item may contain a comma.
+
+    Raises `UsageError` if an item is not a text.
     """
     arguments: list[str] = []
     for name, value in options.items():
         flag = "--" + FLAGS.get(name, name).replace("_", "-")
-        if name == "header":
-            value = {True: "yes", False: "no"}.get(value, value)
+        if isinstance(value, bool):
+            value = _switched(name, value)
         if value is True:
             arguments.append(flag)
-        elif isinstance(value, Mapping) and name == "set":
-            arguments += [f"{flag}={key}={_constant(item)}" for key, item in value.items()]
         elif isinstance(value, Mapping) and name in KEYED:
             arguments += [f"{flag}={key}={setting}" for key, setting in value.items()]
         elif isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
-            arguments += [flag + "=" + item for item in value]
+            arguments += [f"{flag}={_item(name, item)}" for item in value]
         elif value is not None and value is not False:
             text = os.fspath(value) if isinstance(value, os.PathLike) else value
             arguments.append(flag + "=" + (text if isinstance(text, str) else str(text)))
@@ -48,10 +53,31 @@ def command_arguments(options: Mapping[str, Any], *, has_source: bool) -> list[s
     return arguments + ["-"] * has_source
 
 
-def _constant(value: object) -> str:
-    """Returns the text of a value for all rows, as COPY would read it."""
-    if value is None:
-        return "\\N"
-    if isinstance(value, (bytes, bytearray)):
-        return "\\x" + value.hex()
-    return str(value)
+def constants_by_column(constants: object) -> dict[str, object] | None:
+    """Returns the values of `set=` by column.
+
+    Raises `UsageError` if `set=` is not a mapping, or if a column is not named by a text.
+    """
+    if constants is None:
+        return None
+    hint = 'Give the values by column: `set={"tenant": 7}`.'
+    if not isinstance(constants, Mapping):
+        message = f"`set=` is of class {type(constants).__name__}, not a dict"
+        raise UsageError(message, hint=hint)
+    return {_item("set", column, hint): value for column, value in constants.items()}
+
+
+def _switched(name: str, value: bool) -> bool | str:
+    """Returns the command's word for True or False, if the option has other values, too."""
+    if name == "header":
+        return "yes" if value else "no"
+    if name in _WHEN:
+        return "always" if value else "never"
+    return value
+
+
+def _item(name: str, item: object, hint: str | None = None) -> str:
+    if isinstance(item, str):
+        return item
+    message = f"`{name}=` has an item of class {type(item).__name__}, not a text"
+    raise UsageError(message, hint=hint)

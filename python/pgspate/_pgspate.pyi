@@ -7,8 +7,10 @@ __version__: str
 
 # Kind, data, and name of the data for messages.
 _CallData = tuple[str, Any, str]
-# The command's arguments, connection string, progress function, and the way to stop the call.
-_CallOptions = tuple[list[str], str | None, Callable[..., object] | None, "Stop | None"]
+# The command's arguments, connection string, progress function, the way to stop the call, and the
+# values of `set=`.
+_CallOptions = tuple[list[str], str | None, Callable[..., object] | None, "Stop | None",
+                     dict[str, object] | None]
 
 @final
 class Stop:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
-from ._errors import replace_flags
 from ._html import report_rows, table
+from ._python_words import in_python, report_in_python
 
 _T = TypeVar("_T")
 _R = TypeVar("_R", bound="Report")
@@ -26,9 +26,8 @@ class Report:
 
     @classmethod
     def _from_dict(cls: type[_R], report: dict[str, Any]) -> _R:
-        # Warnings name the command's flags.
-        words = {"warnings": [replace_flags(it) for it in report.get("warnings", ())]}
-        return dataclass_from_dict(cls, {**report, **words, "_engine_report": report})
+        values = {**report_in_python(report), "_engine_report": report}
+        return dataclass_from_dict(cls, values)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the whole report, as the command prints it with ``--json``.
@@ -59,7 +58,7 @@ class Report:
 
     def _html_values(self) -> dict[str, Any]:
         """Returns the values that a notebook shows."""
-        return self._engine_report
+        return report_in_python(self._engine_report)
 
 
 def counted(count: int, noun: str) -> str:
@@ -302,7 +301,8 @@ class ApplyReport(Report):
 
 @dataclass(frozen=True, repr=False)
 class Plan(Report):
-    """What a load would do, and why. ``str()`` returns the text that the command prints.
+    """What a load would do, and why. ``str()`` returns the text that the command prints, with the
+    arguments of Python.
 
     Attributes:
         table: Name of the table, written as in SQL.
@@ -338,14 +338,14 @@ class Plan(Report):
 
     @classmethod
     def _from_dict(cls, report: dict[str, Any]) -> Plan:
-        return replace(super()._from_dict(report["report"]), _text=report["text"])
+        return replace(super()._from_dict(report["report"]), _text=in_python(report["text"]))
 
     def __str__(self) -> str:
         return self._text
 
     def _html_values(self) -> dict[str, Any]:
         # The summary has the table, the path and the lanes, and these are beside their reasons.
-        values = dict(self._engine_report)
+        values = super()._html_values()
         for name in ("path", "lanes"):
             values[name] = f"{values[name]}: {values.pop(f'{name}_reason', '')}"
         return values

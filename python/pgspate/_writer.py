@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal, Union
 from weakref import WeakSet
 
@@ -101,14 +102,14 @@ class WriterBase:
         refuse_table_object(table)
         self._to = conninfo(to)
         self._settings = {
-            "connections": connections,
-            "queue_bytes": queue_bytes,
+            "connections": _count("connections", connections),
+            "queue_bytes": _count("queue_bytes", queue_bytes),
             "refuses_when_full": when_full == "refuse",
-            "shares_triggers": share_triggers,
-            "retry_for": retry_for,
-            "stall_timeout": stall_timeout,
-            "lock_timeout": lock_timeout,
-            "keep_keys": keep_keys,
+            "shares_triggers": bool(share_triggers),
+            "retry_for": _seconds("retry_for", retry_for),
+            "stall_timeout": _seconds("stall_timeout", stall_timeout),
+            "lock_timeout": _seconds("lock_timeout", lock_timeout),
+            "keep_keys": _seconds("keep_keys", keep_keys),
         }
         self._defaults = (table, _names(returning), on_conflict, _names(key),
                           None if columns is None else _names(columns))
@@ -378,8 +379,16 @@ class Writer(WriterBase):
 
 
 def call_parts(idempotency_key: str | None) -> bool | str:
-    """Returns how the records of a call belong together, for a call that writes all or none."""
-    return False if idempotency_key is None else idempotency_key
+    """Returns how the records of a call belong together, for a call that writes all or none.
+
+    Raises `UsageError` if the key is not a text.
+    """
+    if idempotency_key is None:
+        return False
+    if isinstance(idempotency_key, str):
+        return idempotency_key
+    name = type(idempotency_key).__name__
+    raise UsageError(f"`idempotency_key=` is of class {name}, not a text")
 
 
 def one_row(reader: Callable[[str], Row], outcomes: Sequence[Any]) -> Row | None:
@@ -408,3 +417,15 @@ def each_row(reader: Callable[[str], Row], outcomes: Sequence[Any]) -> list[Outc
 
 def _names(names: Names) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _count(name: str, value: Any) -> int:
+    if isinstance(value, Integral) and not isinstance(value, bool) and 0 < int(value) < 1 << 63:
+        return int(value)
+    raise UsageError(f"`{name}=` must be a whole number above 0, not {value!r}")
+
+
+def _seconds(name: str, value: Any) -> float:
+    if isinstance(value, Real) and not isinstance(value, bool) and float(value) >= 0:
+        return float(value)
+    raise UsageError(f"`{name}=` must be a number of seconds, not {value!r}")

@@ -17,6 +17,7 @@ from ._calls import check_scope
 from ._data import classify_data
 from ._errors import UsageError
 from ._options import command_arguments
+from ._python_words import in_python
 from ._report import Report, counted
 from ._target import Target, conninfo
 from ._write import refuse_foreign_mode
@@ -146,7 +147,7 @@ class Ticket:
         classified, known_columns = classify_data(data)
         options = {"columns": columns or known_columns, "ignore_unknown": ignore_unknown}
         arguments = command_arguments(options, has_source=True)
-        call = (arguments, self._to, None, None)
+        call = (arguments, self._to, None, None, None)
         text = _pgspate.fleet_write(classified, call, self._engine_ticket, part)
         return Receipt(**json.loads(text))
 
@@ -164,7 +165,7 @@ class Ticket:
         again.
         """
         text = json.dumps([vars(receipt) for receipt in receipts])
-        call: _pgspate._CallOptions = ([], self._to, None, None)
+        call: _pgspate._CallOptions = ([], self._to, None, None, None)
         found = _pgspate.fleet_complete(call, self._engine_ticket, text)
         return JobReport._from_dict(json.loads(found))
 
@@ -174,7 +175,7 @@ class Ticket:
         A named job with such parts stays in the ledger, so that a rerun does not write them again.
         Returns false, and changes nothing, if the job is complete or was begun again.
         """
-        call: _pgspate._CallOptions = ([], self._to, None, None)
+        call: _pgspate._CallOptions = ([], self._to, None, None, None)
         outcome: str = json.loads(_pgspate.fleet_abort(call, self._engine_ticket))
         return outcome == "aborted"
 
@@ -277,7 +278,8 @@ def begin_write(
         options["epoch"] = asdict(job)
         job = None
     server = conninfo(to)
-    call: _pgspate._CallOptions = ([], server, None, None)
+    call: _pgspate._CallOptions = ([], server, None, None, None)
     found = json.loads(_pgspate.fleet_begin(call, table, job, json.dumps(options)))
-    return Ticket(found["job"], found["table"], found["is_complete"], tuple(found["warnings"]),
+    warnings = tuple(in_python(one) for one in found["warnings"])
+    return Ticket(found["job"], found["table"], found["is_complete"], warnings,
                   json.dumps(found), server)

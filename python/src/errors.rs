@@ -59,10 +59,13 @@ fn cause_exception(
         let attributes = PyDict::new(py);
         attributes.set_item("sqlstate", refusal.code().code())?;
         PyErr::from_value(class.call((message.as_str(),), Some(&attributes))?)
-    } else if cause.is::<std::io::Error>() {
-        PyOSError::new_err(message.clone())
     } else {
-        PyRuntimeError::new_err(message.clone())
+        let in_python = py.import("pgspate._python_words")?.getattr("in_python")?;
+        let text = in_python.call1((message.as_str(),))?.unbind();
+        match cause.is::<std::io::Error>() {
+            true => PyOSError::new_err(text),
+            false => PyRuntimeError::new_err(text),
+        }
     };
     if let Some(next) = cause.source() {
         exception.set_cause(py, cause_exception(py, next, &message)?);

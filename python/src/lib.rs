@@ -9,6 +9,7 @@ mod call;
 mod capsule;
 mod classes;
 mod column;
+mod constant;
 mod copy_text;
 mod data;
 mod errors;

@@ -8,10 +8,11 @@ use pgspate::format::memory::ProgramBatches;
 use pgspate::reading::{self, InputOrigin};
 use pgspate::{Result, apply, load, sync};
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyTuple};
+use pyo3::types::{PyDict, PyList, PyTuple};
 
 use crate::batch_queue::BatchQueue;
 use crate::call::{Caller, MakeBatches, NoBatches, Stop};
+use crate::constant::set_constants;
 use crate::data;
 use crate::errors::to_exception;
 use crate::events::PythonEvents;
@@ -48,6 +49,8 @@ pub(crate) struct CallOptions<'py>(
     Option<Bound<'py, PyAny>>,
     /// The object with which another thread can stop the call.
     Option<Py<Stop>>,
+    /// The values of `set=`, by column.
+    Option<Bound<'py, PyDict>>,
 );
 
 /// A call that is ready to run: its options, the server's connection string, and the calling
@@ -69,6 +72,9 @@ pub(crate) trait RowCommandOptions: Sized {
         call: CallOptions<'py>,
     ) -> PyResult<PreparedCall<'py, Self, FrameRows>> {
         let mut options = Self::parse(&call.0).map_err(|error| to_exception(py, &error))?;
+        if let Some(constants) = &call.4 {
+            set_constants(constants, &mut options.reading().rows)?;
+        }
         let queue = BatchQueue::with_capacity(ROW_BATCHES);
         let rows = set_data(data, options.reading(), &queue)?;
         let (to, caller) = call.into_caller(rows, queue);

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import decimal
+import enum
+import uuid
 
 import pytest
 
@@ -38,6 +41,71 @@ def test_constants_have_the_types_of_their_columns(db, dsn):
     constants = {"d": at.date(), "t": at, "f": 0.1, "b": False, "s": "a,b=c"}
     pgspate.load([(1,)], "t", to=dsn, set=constants)
     assert rows(db) == [(1, at.date(), at, 0.1, False, "a,b=c")]
+
+
+class Priority(str, enum.Enum):
+    HIGH = "high"
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+ZONE = datetime.timezone(datetime.timedelta(hours=5))
+NOON = datetime.datetime(2024, 1, 1, 12, tzinfo=ZONE)
+
+
+@pytest.mark.parametrize("column_type, value", [
+    ("text", Priority.HIGH), ("text", Colour.RED), ("text", "\\N"), ("text", ""),
+    ("text", None), ("text", True), ("text", float("nan")), ("text", NOON), ("text", 1e15),
+    ("timestamp", NOON), ("timestamptz", NOON), ("date", NOON), ("timetz", NOON.timetz()),
+    ("timestamp", NOON.replace(tzinfo=None)), ("date", NOON.date()),
+    ("bytea", memoryview(b"xy")), ("bytea", bytearray(b"\0")), ("bytea", "xy"),
+    ("int", 3.0), ("bigint", 1e15), ("int", decimal.Decimal("3.00")),
+    ("numeric", decimal.Decimal("1E+3")), ("numeric", decimal.Decimal("1.50")),
+    ("int[]", [1, None, 2]), ("text[]", ["a,b", "\\N", None, ""]), ("timestamp[]", [NOON]),
+    ("jsonb", {"x": [1, None]}), ("jsonb", [1, {"y": "z"}]), ("uuid", uuid.UUID(int=7)),
+    ("interval", datetime.timedelta(days=1, seconds=2)), ("bool", False),
+], ids=str)
+def test_a_constant_is_what_it_is_in_a_row(db, dsn, column_type, value):
+    db.execute(f"create table t (id int, v {column_type})")
+    pgspate.load([(1, value)], "t", to=dsn)
+    pgspate.load([(2,)], "t", to=dsn, set={"v": value})
+    stored = db.execute("select v::text from t order by id").fetchall()
+    assert stored[0] == stored[1]
+    pgspate.sync([{"id": 3}], "t", to=dsn, key="id", no_delete=True, set={"v": value})
+    assert db.execute("select v::text from t where id = 3").fetchone() == stored[0]
+
+
+def test_missing_values_of_pandas_are_null(db, dsn):
+    pandas = pytest.importorskip("pandas")
+    db.execute("create table t (id int, v text)")
+    for value in (pandas.NA, pandas.NaT):
+        pgspate.load([(1,)], "t", to=dsn, set={"v": value})
+    assert rows(db) == [(1, None), (1, None)]
+
+
+@pytest.mark.parametrize("column_type, value, message", [
+    ("text", b"xy", "the value is bytes"), ("text", {"x": 1}, "the value is a dict"),
+    ("int", [1], "the value is a list"), ("text", object(), "has no counterpart"),
+])
+def test_constants_that_a_column_would_read_as_other_values_are_refused(
+    db, dsn, column_type, value, message
+):
+    db.execute(f"create table t (id int, v {column_type})")
+    with pytest.raises(pgspate.ConversionError, match=message) as refusal:
+        pgspate.load([(1,)], "t", to=dsn, set={"v": value})
+    assert refusal.value.place.column == "v"
+    assert rows(db) == []
+
+
+def test_a_load_with_constants_is_continued(db, dsn, tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("id\n1\n")
+    db.execute("create table t (id int, at timestamptz)")
+    for _ in range(2):
+        pgspate.load(path, "t", to=dsn, set={"at": NOON})
+    assert rows(db) == [(1, NOON)]
 
 
 def test_one_tenant_is_synced(db, dsn):

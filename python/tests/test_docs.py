@@ -15,7 +15,7 @@ from typing import get_args
 import pytest
 
 import pgspate
-from pgspate import _options, _typed
+from pgspate import _options, _python_words, _typed
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,7 +41,7 @@ def test_every_public_name_has_a_docstring():
 
 
 # Arguments whose flag has another name, and arguments without a flag.
-ARGUMENTS = {flag: name for name, flag in _options.FLAGS.items()}
+ARGUMENTS = {flag: name for name, flag in _python_words.FLAGS.items()}
 ONLY_IN_PYTHON = {"progress", "index"}
 COMMANDS = {
     "load": _typed.LoadOptions,

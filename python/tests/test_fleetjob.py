@@ -130,7 +130,7 @@ def test_a_lost_receipt_and_a_replacement_by_nothing_are_refused(table, dsn):
     assert ticket.complete(receipts).rows_written == 2
     with pytest.raises(pgspate.PlanError, match="there are no rows to put") as caught:
         begin_write("t", to=dsn, mode="replace").complete([])
-    assert "`allow_empty=`" in caught.value.hint
+    assert "`allow_empty=True`" in caught.value.hint
     assert table.execute("select count(*) from t").fetchone() == (3,)
     begin_write("t", to=dsn, mode="replace", allow_empty=True).complete([])
     assert table.execute("select count(*) from t").fetchone() == (0,)

@@ -226,7 +226,7 @@ def test_a_header_that_may_be_a_row_is_a_warning(db, dsn, tmp_path):
     report = pgspate.load(path, "fruits", create=True, to=dsn)
     assert report.warnings == [
         "the first line was taken for the names of the columns, although all columns are text; "
-        "if it is a row, load with `header='no'`"
+        "if it is a row, load with `header=False`"
     ]
     assert any(it.startswith("header yes:") for it in report.input)
     one = tmp_path / "one.csv"

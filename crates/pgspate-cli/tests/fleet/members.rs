@@ -123,9 +123,9 @@ fn options_that_a_member_cannot_have_are_refused() {
     let scene = FleetScene::new(2, 2);
     let dsn = scene.case.db.dsn();
     for (more, words) in [
-        ("--lanes 2", "--fleet and --lanes cannot be combined"),
-        ("--create", "--fleet and --create cannot be combined"),
-        ("--transactions 2", "--fleet and --transactions cannot be combined"),
+        ("--lanes 2", "`--fleet` and `--lanes` cannot be combined"),
+        ("--create", "`--fleet` and `--create` cannot be combined"),
+        ("--transactions 2", "`--fleet` and `--transactions` cannot be combined"),
         ("--connections 1", "a member needs 2 connections, not 1"),
     ] {
         let run = finish(spawn(&mut scene.command(&dsn, "a", "1", 0, more)));

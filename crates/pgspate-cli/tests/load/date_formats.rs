@@ -190,7 +190,7 @@ fn wrong_formats_are_refused() {
     }
     case.put("n.csv", "id\n1\n");
     let plan = case.load("n.csv --table t --plan --date-format %d.%m.%Y").stdout;
-    assert!(plan.contains("--date-format applies to no column"), "{plan}");
+    assert!(plan.contains("`--date-format` applies to no column"), "{plan}");
 }
 
 #[test]

@@ -183,8 +183,8 @@ fn a_zero_byte_is_refused() {
       caused by: invalid byte sequence for encoding "UTF8": 0x00 (SQLSTATE 22021)
       at: t.csv, line 3, byte 18
 
-    hint: No text of PostgreSQL has NUL bytes. `tr -d '\000'` removes them, and `--rejects
-          … FILE` sets such rows aside.
+    hint: No text of PostgreSQL has NUL bytes. `tr -d '\000'` removes them from a file, and
+          … `--rejects FILE` sets such rows aside.
     "#);
 }
 

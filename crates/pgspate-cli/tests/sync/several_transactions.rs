@@ -263,7 +263,7 @@ fn one_transaction_writes_all_without_scope_by() {
     let both = sync(&case, "t.csv --scope-by meter --transactions 2 --lanes 2");
     assert_eq!(both.status, Some(2));
     assert!(
-        both.stderr.contains("--lanes and --transactions cannot be combined"),
+        both.stderr.contains("`--lanes` and `--transactions` cannot be combined"),
         "{}",
         both.stderr
     );

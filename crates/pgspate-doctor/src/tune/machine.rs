@@ -56,7 +56,7 @@ impl ServerMachine {
             None => match (here(), estimate_from_shared_buffers(flavour, settings)) {
                 (Some(bytes), _) => (bytes, "this machine's"),
                 (None, Some(bytes)) => (bytes, "estimated from shared_buffers"),
-                (None, None) => (MEMORY_ASSUMED, "assumed; set it with --memory"),
+                (None, None) => (MEMORY_ASSUMED, "assumed; set it with `--memory`"),
             },
         };
         let cores = || std::thread::available_parallelism().ok();
@@ -64,7 +64,7 @@ impl ServerMachine {
         let (cpus, cpus_from) = match (cpus, cores) {
             (Some(cpus), _) => (cpus, "as given"),
             (None, Some(cpus)) => (cpus, "this machine's"),
-            (None, None) => (CPUS_ASSUMED, "assumed; set it with --cpus"),
+            (None, None) => (CPUS_ASSUMED, "assumed; set it with `--cpus`"),
         };
         ServerMachine { memory_bytes, cpus, memory_from, cpus_from }
     }

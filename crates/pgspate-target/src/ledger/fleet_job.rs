@@ -281,9 +281,9 @@ async fn begin_again(client: &Client, key: &str, new: NewFleetJob<'_>) -> Result
         let parts = counted(written.unsigned_abs(), "part");
         let message = format!("an earlier run of job \"{name}\" has written {parts} to the table");
         return Err(Error::new(ErrorKind::Ledger, message).hint(format!(
-            "If each part has the same rows in every run, begin the job with stable parts: these \
-             are not written again. If not, delete the rows and run `pgspate status --forget \
-             {job}`."
+            "If each part has the same rows in every run, begin the job with `stable_parts=True`: \
+             these parts are not written again. If not, delete the rows and run `pgspate status \
+             --forget {job}`."
         )));
     }
     let sql = "with parts as (delete from pgspate.part where job = $1 and not $2) \

@@ -97,7 +97,7 @@ impl Flavour {
                 "server settings are changed in the DB parameter group, not with ALTER SYSTEM",
                 "no superuser: no DISABLE TRIGGER ALL, no pageinspect, no COPY from server files",
                 "wal_level and the WAL disk cannot be chosen; the volume's IOPS and throughput can \
-                 be chosen (tell doctor the volume with --storage)",
+                 be chosen (tell doctor the volume with `--storage`)",
             ],
             Flavour::Aurora => &[
                 "only WAL is written to storage, billed in units of 4 KiB; pages are never \

@@ -138,7 +138,7 @@ impl MemberOptions {
     pub(crate) fn check_excluded(&self, options: &[(&str, bool, &str)]) -> Result<()> {
         let excluded = options.iter().find(|(_, is_given, _)| self.fleet.is_some() && *is_given);
         excluded.map_or(Ok(()), |(option, _, reason)| {
-            let message = format!("--fleet and {option} cannot be combined: {reason}");
+            let message = format!("`--fleet` and `{option}` cannot be combined: {reason}");
             Err(Error::new(ErrorKind::Usage, message).hint(format!("Leave out `{option}`.")))
         })
     }

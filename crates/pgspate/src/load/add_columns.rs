@@ -79,7 +79,7 @@ impl ColumnsToAdd {
             return Ok(None);
         }
         if request.ignore_unknown {
-            let message = "--add-columns and --ignore-unknown cannot be combined";
+            let message = "`--add-columns` and `--ignore-unknown` cannot be combined";
             return Err(Error::new(ErrorKind::Usage, message)
                 .hint("Leave out `--add-columns` or `--ignore-unknown`."));
         }

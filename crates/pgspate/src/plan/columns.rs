@@ -174,7 +174,7 @@ fn target_names(
         let fields = input.types.as_ref().map_or(columns.len(), Vec::len);
         if fields != columns.len() {
             let message = format!(
-                "the input has {}, but --columns names {}",
+                "the input has {}, but `--columns` names {}",
                 counted(fields as u64, "field"),
                 counted(columns.len() as u64, "column")
             );

@@ -4,7 +4,33 @@ use super::columns::{ColumnRoute, PlannedColumn, find_column, text_encoder};
 use super::{InputFacts, RowRequest};
 use crate::format::constants::{ConstantColumn, ConstantValue};
 use crate::{Error, ErrorKind, Result, did_you_mean};
-use pgspate_target::{SessionSettings, TargetTable};
+use pgspate_target::{PgType, SessionSettings, TargetTable};
+use std::fmt;
+use std::sync::Arc;
+
+/// Returns the text of a constant for a column of this name and type; `None` for NULL.
+type ConstantText = dyn Fn(&str, &PgType) -> Result<Option<String>> + Send + Sync;
+
+/// The texts of constants that a program gives as values of its own. How such a value is written
+/// depends on the type of its column.
+#[derive(Clone)]
+pub struct ConstantTexts(Arc<ConstantText>);
+
+impl ConstantTexts {
+    /// Takes the function that returns the text for a column of this name and type, or `None` for
+    /// NULL. Its errors say that the type does not take the value.
+    pub fn new(
+        text_for: impl Fn(&str, &PgType) -> Result<Option<String>> + Send + Sync + 'static,
+    ) -> ConstantTexts {
+        ConstantTexts(Arc::new(text_for))
+    }
+}
+
+impl fmt::Debug for ConstantTexts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ConstantTexts")
+    }
+}
 
 /// Returns the names of the columns whose values are not in the input, as the user gave them.
 pub(crate) fn constant_names(request: &RowRequest) -> impl Iterator<Item = &str> {
@@ -16,7 +42,7 @@ pub(crate) fn constant_names(request: &RowRequest) -> impl Iterator<Item = &str>
 ///
 /// # Errors
 /// [`ErrorKind::Plan`] if the table lacks a column. [`ErrorKind::Usage`] if the input has a column
-/// too, if a column is named twice, or if the input has no file name.
+/// too, if a column is named twice, or if the input has no file name. Errors of [`ConstantTexts`].
 pub(super) fn plan_constants(
     table: &TargetTable,
     session: &SessionSettings,
@@ -24,24 +50,26 @@ pub(super) fn plan_constants(
     request: &RowRequest,
     planned: &mut Vec<PlannedColumn>,
 ) -> Result<()> {
-    let constants = request.constants.iter().map(|(name, value)| {
-        let value = value.clone().map_or(ConstantValue::Null, ConstantValue::Text);
-        ("--set", name, value)
-    });
+    let constants = request.constants.iter().map(|(name, text)| ("--set", name, Some(text)));
     let file_name = request.file_name_column.iter();
-    let file_name = file_name.map(|name| ("--file-name-column", name, ConstantValue::InputName));
-    for (flag, name, value) in constants.chain(file_name) {
+    let file_name = file_name.map(|name| ("--file-name-column", name, None));
+    for (flag, name, text) in constants.chain(file_name) {
         let Some(column) = find_column(table, name) else {
             return Err(unknown_column(table, flag, name));
         };
         if let Some(other) = planned.iter().find(|it| it.name == column.name) {
             return Err(repeated_column(flag, other));
         }
-        if value == ConstantValue::InputName && !input.has_file_names {
+        if text.is_none() && !input.has_file_names {
             let message = format!("`{flag}` needs files, but the input has no file name");
             return Err(Error::new(ErrorKind::Usage, message)
                 .hint(format!("Give the rows a constant instead, with `--set {name}=...`.")));
         }
+        let value = match (text, &request.constant_texts) {
+            (None, _) => ConstantValue::InputName,
+            (Some(text), None) => constant_value(text.clone()),
+            (Some(_), Some(texts)) => constant_value((texts.0)(name, &column.ty)?),
+        };
         let encoder = text_encoder(column, session).ok();
         planned.push(PlannedColumn {
             name: column.name.clone(),
@@ -55,6 +83,10 @@ pub(super) fn plan_constants(
         });
     }
     Ok(())
+}
+
+fn constant_value(text: Option<String>) -> ConstantValue {
+    text.map_or(ConstantValue::Null, ConstantValue::Text)
 }
 
 fn unknown_column(table: &TargetTable, flag: &str, name: &str) -> Error {

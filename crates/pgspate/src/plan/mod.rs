@@ -21,6 +21,7 @@ use arrow_schema::Field;
 pub(crate) use atomic::check_replaceable;
 pub use atomic::{AtomicMethod, AtomicPlan, ReplaceMode};
 pub use columns::{ColumnRoute, OmittedColumn, PlannedColumn, match_fields};
+pub use constants::ConstantTexts;
 pub(crate) use constants::{check_encoding, constant_names};
 pub(crate) use date_formats::hint_date_format;
 pub(crate) use encoding::encoding_name_hint;
@@ -246,7 +247,7 @@ fn warnings(table: &TargetTable, columns: &[PlannedColumn], request: &PlanReques
     let has_formats = !request.rows.date_formats.0.is_empty();
     if has_formats && columns.iter().all(|column| column.date_format.is_none()) {
         warnings.push(
-            "--date-format applies to no column: none is of type date, timestamp or timestamptz"
+            "`--date-format` applies to no column: none is of type date, timestamp or timestamptz"
                 .to_owned(),
         );
     }

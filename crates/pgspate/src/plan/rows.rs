@@ -2,6 +2,7 @@
 //! to a stage.
 
 use super::columns::{self, PlannedColumn};
+use super::constants::ConstantTexts;
 use super::{InputFacts, constants, date_formats, encoding};
 use crate::encode::date_format::DateFormats;
 use crate::format::EncodeMode;
@@ -34,6 +35,8 @@ pub struct RowRequest {
     pub force_not_null: Vec<String>,
     /// Columns that the input lacks, with the value for all rows: a text, or `None` for NULL.
     pub constants: Vec<(String, Option<String>)>,
+    /// The texts of `constants`, if they depend on the types of the columns.
+    pub constant_texts: Option<ConstantTexts>,
     /// The formats of dates and timestamps that the input has as text, if not ISO.
     pub date_formats: DateFormats,
     /// The column for the name of each row's file.

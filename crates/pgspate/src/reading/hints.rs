@@ -25,7 +25,7 @@ impl SniffedInputs {
         };
         let remedy = match first {
             '#' => "`--comment '#'` leaves out such lines",
-            _ => "leave out the lines above the header: `tail -n +2 FILE | pgspate load -`",
+            _ => "leave out the lines above the header, for example by `tail -n +2 FILE`",
         };
         error.hint_also(&format!(
             "The first line has 1 field, and most other lines have {fields}. If it is a title, \
@@ -117,8 +117,8 @@ pub(crate) fn hint_encoding(error: Error, plan: &RowPlan) -> Error {
     }
     if error.messages().iter().any(|it| it.contains("0x00")) {
         return error.hint(
-            "No text of PostgreSQL has NUL bytes. `tr -d '\\000'` removes them, and `--rejects \
-             FILE` sets such rows aside.",
+            "No text of PostgreSQL has NUL bytes. `tr -d '\\000'` removes them from a file, and \
+             `--rejects FILE` sets such rows aside.",
         );
     }
     // A later byte may be a quote or a euro sign of Windows, which LATIN1 would store as a control

@@ -175,7 +175,7 @@ impl SniffedInputs {
             keys.push(name.clone());
             self.inferred.push((name.clone(), "text".to_owned()));
             self.sniffed.evidence.push(format!(
-                "key \"{name}\" is not in the first records; its column has the type of --type"
+                "key \"{name}\" is not in the first records; its column has the type of `--type`"
             ));
         }
     }

@@ -165,13 +165,13 @@ pub fn prepare(mut options: SyncOptions, dsn: Dsn, runtime: &Handle) -> Result<P
         return Err(Error::new(ErrorKind::Usage, "no source is named"));
     }
     if options.transactions > 1 && options.lanes > 1 {
-        let message = "--lanes and --transactions cannot be combined";
+        let message = "`--lanes` and `--transactions` cannot be combined";
         return Err(
             Error::new(ErrorKind::Usage, message).hint("Leave out `--lanes` or `--transactions`.")
         );
     }
     if options.is_check && options.reading.rows.add_columns {
-        let message = "a check changes nothing, so --add-columns cannot be used with it";
+        let message = "`--add-columns` and `--check` cannot be combined: a check changes nothing";
         return Err(Error::new(ErrorKind::Usage, message).hint("Leave out `--add-columns`."));
     }
     options.new_table.check_use(options.create, options.reading.rows.add_columns)?;

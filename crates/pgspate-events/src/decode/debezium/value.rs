@@ -243,7 +243,7 @@ fn read_bytes_without_schema(digits: &str, modes: &mut ConnectorModes) -> Result
 
 fn unknown_unit_error() -> Error {
     malformed("a time could be counted in milli-, micro- or nanoseconds")
-        .hint(format!("{SCHEMAS} Or name the unit with `--debezium-time ms|us|ns`."))
+        .hint(format!("{SCHEMAS} Or name the unit: `--debezium-time ms`, `us` or `ns`."))
 }
 
 fn not_base64_error() -> Error {

@@ -1,0 +1,48 @@
+"""Options of calls and settings of writers that have a wrong class, and always and never."""
+
+from __future__ import annotations
+
+import pytest
+
+import pgspate
+from pgspate._options import command_arguments
+
+
+@pytest.mark.parametrize("name", ["analyze", "rebuild_indexes", "pause_autovacuum"])
+def test_false_is_never_and_true_is_always(db, dsn, name):
+    flag = "--" + name.replace("_", "-")
+    assert command_arguments({name: False}, has_source=False) == [flag + "=never"]
+    assert command_arguments({name: True}, has_source=False) == [flag + "=always"]
+    assert command_arguments({name: "auto"}, has_source=False) == [flag + "=auto"]
+    db.execute("create table t (id int)")
+    report = pgspate.load([(1,)] * 5000, "t", to=dsn, **{name: False})
+    if name == "analyze":
+        assert report.counted is None
+
+
+def test_items_that_are_no_texts_are_refused(dsn):
+    with pytest.raises(pgspate.UsageError, match="`columns=` has an item of class int"):
+        pgspate.load([(1,)], "t", to=dsn, columns=[1])
+    with pytest.raises(pgspate.UsageError, match="`set=` is of class list"):
+        pgspate.load([(1,)], "t", to=dsn, set=["a"])
+    with pytest.raises(pgspate.UsageError, match="`set=` has an item of class int"):
+        pgspate.load([(1,)], "t", to=dsn, set={1: 2})
+
+
+@pytest.mark.parametrize("name, value", [
+    ("connections", -1), ("connections", 0), ("connections", "x"), ("connections", 2**70),
+    ("queue_bytes", 1.5), ("retry_for", "x"), ("stall_timeout", None), ("lock_timeout", -1),
+    ("keep_keys", float("nan")),
+])
+def test_settings_of_a_writer_are_checked(dsn, name, value):
+    with pytest.raises(pgspate.UsageError, match=f"`{name}=` must be a"):
+        pgspate.Writer("t", to=dsn, **{name: value})
+
+
+def test_an_idempotency_key_is_a_text(db, dsn):
+    db.execute("create table t (id int)")
+    with pgspate.Writer("t", to=dsn) as writer:
+        for insert in (writer.insert, lambda row, **key: writer.insert_many([row], **key)):
+            with pytest.raises(pgspate.UsageError, match="`idempotency_key=` is of class int"):
+                insert({"id": 1}, idempotency_key=5)
+    assert db.execute("select count(*) from t").fetchone() == (0,)
