@@ -96,22 +96,7 @@ impl PythonEvents {
             ValueClass::Str => {
                 append_json_string(value.cast::<PyString>().map_err(PyErr::from)?.to_str()?, out)
             }
-            ValueClass::Dict => {
-                out.push('{');
-                let dict = value.cast::<PyDict>().map_err(PyErr::from)?;
-                for (nth, (key, value)) in dict.iter().enumerate() {
-                    if nth > 0 {
-                        out.push(',');
-                    }
-                    let Ok(key) = key.cast::<PyString>() else {
-                        return Err(format_fault("the event has a key that is not a str"));
-                    };
-                    append_json_string(key.to_str()?, out);
-                    out.push(':');
-                    self.append_json(&value, depth - 1, out)?;
-                }
-                out.push('}');
-            }
+            ValueClass::Dict => self.append_dict(value, depth, out)?,
             ValueClass::List => {
                 out.push('[');
                 for (nth, value) in value.try_iter()?.enumerate() {
@@ -125,7 +110,10 @@ impl PythonEvents {
             ValueClass::EnumValue => {
                 return self.append_json(&value.getattr("value")?, depth - 1, out);
             }
-            ValueClass::Json => return self.append_json(&value.getattr("obj")?, depth - 1, out),
+            ValueClass::Json => match wrapped_value(value)? {
+                Some(inner) => return self.append_json(&inner, depth - 1, out),
+                None => self.append_json_text(value, out)?,
+            },
             class @ (ValueClass::Numpy | ValueClass::NumpyArray) => {
                 if let Some(plain) = ClassCache::from_numpy(class, value)? {
                     return self.append_json(&plain, depth - 1, out);
@@ -151,11 +139,53 @@ impl PythonEvents {
         Ok(())
     }
 
+    fn append_dict(
+        &mut self,
+        value: &Bound<'_, PyAny>,
+        depth: usize,
+        out: &mut String,
+    ) -> Result<(), RowFault> {
+        out.push('{');
+        let dict = value.cast::<PyDict>().map_err(PyErr::from)?;
+        for (nth, (key, value)) in dict.iter().enumerate() {
+            if nth > 0 {
+                out.push(',');
+            }
+            let Ok(key) = key.cast::<PyString>() else {
+                return Err(format_fault("the event has a key that is not a str"));
+            };
+            append_json_string(key.to_str()?, out);
+            out.push(':');
+            self.append_json(&value, depth - 1, out)?;
+        }
+        out.push('}');
+        Ok(())
+    }
+
+    /// Appends the JSON that a value's own function makes.
+    fn append_json_text(
+        &mut self,
+        value: &Bound<'_, PyAny>,
+        out: &mut String,
+    ) -> Result<(), RowFault> {
+        let mut text = String::new();
+        self.text_writer.write_text(value, &TextTarget::Json, &mut text)?;
+        // A string of an event is the text for its column, and null is NULL.
+        match text.trim_start().starts_with('"') || text.trim() == "null" {
+            true => append_json_string(&text, out),
+            false => out.push_str(&text),
+        }
+        Ok(())
+    }
+
     /// Appends the text for a column as a JSON string. A datetime with a time zone is converted to
     /// UTC, so that a column without time zone stores the time in UTC.
     fn append_text(&mut self, value: &Bound<'_, PyAny>, out: &mut String) -> Result<(), RowFault> {
         let mut text = String::new();
-        let is_datetime = self.text_writer.classes.class_of(value)? == ValueClass::Datetime;
+        let is_datetime = matches!(
+            self.text_writer.classes.class_of(value)?,
+            ValueClass::Datetime | ValueClass::DatetimeSubclass
+        );
         let target = if is_datetime { TextTarget::DateOrTime } else { TextTarget::Text };
         if !self.text_writer.write_text(value, &target, &mut text)? {
             out.push_str("null");
@@ -212,6 +242,17 @@ impl MakeBatches for PythonEvents {
         }
         Ok((!block.is_empty()).then(|| block.into_bytes()))
     }
+}
+
+/// Returns the value in a `Json` or `Jsonb` of psycopg. Returns None if the value is a text or
+/// None, or if a function of the object makes the JSON.
+fn wrapped_value<'py>(value: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    if value.getattr_opt("dumps")?.is_some_and(|dumps| !dumps.is_none()) {
+        return Ok(None);
+    }
+    let inner = value.getattr("obj")?;
+    let has_other_text = inner.is_none() || inner.is_instance_of::<PyString>();
+    Ok((!has_other_text).then_some(inner))
 }
 
 fn format_fault(message: &str) -> RowFault {
