@@ -232,14 +232,19 @@ class _IteratorFile:
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
-        self._rest = b""
+        self._piece = b""
+        self._start = 0
 
     def read(self, size: int = -1) -> bytes:
-        while size < 0 or len(self._rest) < size:
+        """Returns at most `size` bytes, but at most the rest of a piece; and none at the end."""
+        if size < 0:
+            return b"".join([self._piece[self._start :], *self._pieces])
+        # A piece has megabytes, and psycopg2 reads 8 KiB at a time. So no rest is copied.
+        while self._start >= len(self._piece):
             piece = next(self._pieces, None)
             if piece is None:
-                break
-            self._rest += piece
-        size = len(self._rest) if size < 0 else size
-        taken, self._rest = self._rest[:size], self._rest[size:]
+                return b""
+            self._piece, self._start = piece, 0
+        taken = self._piece[self._start : self._start + size]
+        self._start += len(taken)
         return taken

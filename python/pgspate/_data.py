@@ -81,6 +81,10 @@ def classify_data(
         hint = "Give the path of the file. Or give a data frame or an Arrow reader, for example "
         hint += "`pandas.read_csv(file)` or `pyarrow.csv.open_csv(file)`."
         raise UsageError(message, hint=hint)
+    if isinstance(data, Mapping):
+        hint = "Give a list with the row: `[row]`. For a mapping of columns, give "
+        hint += "`pandas.DataFrame(data)` or `pyarrow.table(data)`."
+        raise UsageError(f"an object of class {name} is one row, or columns", hint=hint)
     if isinstance(data, Iterable) and not isinstance(data, (bytes, bytearray, memoryview)):
         return ("rows", data, name), None
     hint = (

@@ -27,6 +27,9 @@ _BLOCK_ROWS = 8192
 
 _NESTED = (dict, list, tuple, set, frozenset)
 
+# The most dimensions of an array of PostgreSQL. A list may also contain itself.
+_ARRAY_DIMENSIONS_MAX = 6
+
 
 def frame_data(
     frame: Any, index: bool | None, name: str
@@ -46,6 +49,7 @@ def frame_data(
             raise UsageError(f'the data frame has two columns "{column}"', hint=hint)
     if columns != list(frame.columns):
         frame = frame.set_axis(columns, axis=1)
+    frame = _without_object_categories(frame)
     is_plain = [_is_plain(frame.iloc[:, nth], column) for nth, column in enumerate(columns)]
     arrow = _arrow_columns(frame, is_plain)
     is_arrow = [column is not None for column in arrow or columns]
@@ -78,6 +82,25 @@ def _with_index_columns(frame: Any, index: bool | None) -> Any:
     return frame.reset_index(names=names, allow_duplicates=True)
 
 
+def _without_object_categories(frame: Any) -> Any:
+    """Returns the frame with the values of categories that are objects, in place of categories.
+
+    pyarrow would change some of these values, such as `UUID` and `Decimal`.
+    """
+    from pandas.api.types import infer_dtype
+
+    made = None
+    for nth in range(frame.shape[1]):
+        values = frame.iloc[:, nth]
+        categories = getattr(values.dtype, "categories", None)
+        if categories is None or categories.dtype != object:
+            continue
+        if infer_dtype(categories, skipna=False) not in _PLAIN_KINDS:
+            made = frame.copy(deep=False) if made is None else made
+            made.isetitem(nth, values.astype(object))
+    return frame if made is None else made
+
+
 def _is_plain(values: Any, column: str) -> bool:
     """Returns whether pyarrow converts a column exactly.
 
@@ -86,12 +109,11 @@ def _is_plain(values: Any, column: str) -> bool:
     from pandas.api.types import infer_dtype
 
     categories = getattr(values.dtype, "categories", None)
-    if categories is not None:
-        return _is_plain(categories.to_series(), column)
-    if values.dtype != object:
-        kind = str(values.dtype).partition("[")[0].lower()
+    dtype = values.dtype if categories is None else categories.dtype
+    if categories is not None or dtype != object:
+        kind = str(dtype).partition("[")[0].lower()
         if kind in ("period", "interval", "sparse", "complex64", "complex128"):
-            message = f'column "{column}" has the dtype {values.dtype}, which cannot be loaded'
+            message = f'column "{column}" has the dtype {dtype}, which cannot be loaded'
             raise ConversionError(message, hint=_convert_hint(column), place={"column": column})
         return True
     present = values[_has_value(values)]
@@ -118,8 +140,11 @@ def _has_value(values: Any) -> Any:
 
 
 def _are_arrays_of_one_class(values: Any) -> bool:
-    """Returns whether all values are lists or arrays whose items have one simple class."""
-    classes: set[type] = set()
+    """Returns whether all values are lists or arrays whose items have one simple class.
+
+    The items may also be lists of such items, all nested equally deep.
+    """
+    found: list[set[type]] = []
     for value in values[values.notna()]:
         if isinstance(value, (dict, set, frozenset)):
             return False
@@ -127,9 +152,24 @@ def _are_arrays_of_one_class(values: Any) -> bool:
         items = value.ravel()[:1].tolist() if hasattr(value, "ravel") else value
         if hasattr(value, "ndim") and value.ndim != 1:
             return False
-        classes.update(map(type, items))
+        if not _add_classes(items, 0, found):
+            return False
+    # The lists of each depth have items of one class.
+    return all(len(classes) <= 1 for classes in found)
+
+
+def _add_classes(items: Any, depth: int, found: list[set[type]]) -> bool:
+    """Adds the classes of a list's items to those of each depth. Returns whether all are simple."""
+    if depth == _ARRAY_DIMENSIONS_MAX:
+        return False
+    if depth == len(found):
+        found.append(set())
+    classes = set(map(type, items))
     classes.discard(type(None))
-    return len(classes) <= 1 and classes <= {bool, int, float, str}
+    found[depth] |= classes
+    if classes == {list}:
+        return all(_add_classes(item, depth + 1, found) for item in items if item is not None)
+    return classes <= {bool, int, float, str}
 
 
 def _convert_hint(column: str) -> str:

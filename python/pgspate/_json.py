@@ -13,7 +13,11 @@ def _plain(value: Any) -> Any:
     """
     dtype: Any = getattr(value, "dtype", None)
     # Numpy would turn times of nanoseconds into numbers.
-    if type(value).__module__.partition(".")[0] == "numpy" and dtype.kind in "biufUO":
+    is_numpy = type(value).__module__.partition(".")[0] == "numpy"
+    if is_numpy and getattr(dtype, "kind", None) in set("biufUO"):
+        if dtype.char in "ef":
+            # A float of 32 bits has fewer digits than the double of the same value.
+            value = value.astype("float32").astype(str).astype(float)
         plain = value.tolist()
         if type(plain) is not type(value):
             return plain
@@ -21,3 +25,17 @@ def _plain(value: Any) -> Any:
 
 
 encode = json.JSONEncoder(default=_plain).encode
+
+
+def encode_wrapped(value: Any) -> str:
+    """Returns the JSON of a `Json` or `Jsonb` of psycopg, or of a `Json` of psycopg2.
+
+    A function `dumps=` of the object makes the JSON.
+    """
+    if hasattr(value, "adapted"):
+        text = value.dumps(value.adapted)
+    elif value.dumps is None:
+        return encode(value.obj)
+    else:
+        text = value.dumps(value.obj)
+    return text.decode() if isinstance(text, bytes) else text

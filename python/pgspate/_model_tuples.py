@@ -64,9 +64,18 @@ def value_dialect(json_serializer: Callable[[Any], str] | None = None) -> PGDial
 
 
 def written_column(
-    name: str, column: sa.Column[Any], dialect: PGDialect, mapper_value: MapperValue | None
+    name: str,
+    column: sa.Column[Any],
+    dialect: PGDialect,
+    mapper_value: MapperValue | None,
+    *,
+    changes_rows: bool = False,
 ) -> WrittenColumn:
-    """Returns the column of an attribute, with its functions."""
+    """Returns the column of an attribute, with its functions.
+
+    With `changes_rows`, a default would replace a value that is stored. So a row without a value is
+    an error if the column has a default.
+    """
     if column.type.bind_expression(sa.bindparam(column.key)) is not None:
         message = f'values of column "{column.name}" are written by an SQL expression of its type'
         hint = "Save such rows by `session.add_all(...)`: COPY takes values, and no expressions."
@@ -75,12 +84,19 @@ def written_column(
     if mapper_value is not None:
         make: Callable[[_RowContext], Any] = lambda _: mapper_value.make()
         return WrittenColumn(name, column.key, convert, make, mapper_value.replaces_none)
-    return WrittenColumn(name, column.key, convert, _default_maker(column))
+    return WrittenColumn(name, column.key, convert, _default_maker(column, changes_rows))
 
 
-def _default_maker(column: sa.Column[Any]) -> Callable[[_RowContext], Any] | None:
+def _default_maker(
+    column: sa.Column[Any], changes_rows: bool
+) -> Callable[[_RowContext], Any] | None:
     """Returns the function that makes the default of a column, if it has one."""
     default: Any = column.default
+    if changes_rows and default is not None:
+        message = f'a row has no value for column "{column.name}", but another row has one'
+        hint = "Give each row a value, or sync the rows that have none by a call of their own. "
+        hint += "A default would replace the values that are stored."
+        return _refuse(message, hint)
     if default is not None and default.is_scalar:
         return lambda _: default.arg
     if default is not None and default.is_callable:

@@ -162,6 +162,11 @@ def sync(
 ) -> SyncReport:
     """Makes rows of a model's table equal to objects or dicts, and writes only rows that differ.
 
+    Defaults of the model are written with ``insert_only`` alone, as they would replace values that
+    are stored. Otherwise a column that no row has is not written: rows that exist keep its value,
+    and new rows get the default of the table, or NULL. If only some rows have a column with a
+    default, the call is an error.
+
     Args:
         bind: As for `load`.
         model: As for `load`.
@@ -355,11 +360,13 @@ class _ModelTable:
         table_sql: Name of the table, written as in SQL.
         mapper_values: Values that the mapper gives to new rows, by the names of attributes.
         left_out: Attributes that a session leaves out of the INSERT of an object where they are None.
+        changes_rows: Whether rows of the table are changed, to which defaults do not belong.
     """
 
     def __init__(self, model: Any, *, changes_rows: bool = False) -> None:
         self.mapper_values: dict[str, MapperValue] = {}
         self.left_out: set[str] = set()
+        self.changes_rows = changes_rows
         self.dialect = value_dialect()
         if isinstance(model, sa.Table):
             self.table = model
@@ -464,7 +471,10 @@ class _ModelTable:
             and (name in attributes or self._has_value_without_row(name, column))
         ]
         columns = [
-            written_column(name, column, self.dialect, self.mapper_values.get(name))
+            written_column(
+                name, column, self.dialect, self.mapper_values.get(name),
+                changes_rows=self.changes_rows,
+            )
             for name, column in written
         ]
         numbers = count(1)
@@ -501,6 +511,8 @@ class _ModelTable:
         """Returns whether the model has a value that the table does not have itself."""
         if name in self.mapper_values:
             return not self.mapper_values[name].is_left_to_table
+        if self.changes_rows:
+            return False
         default: Any = column.default
         if default is None or default.is_scalar or default.is_callable:
             return default is not None

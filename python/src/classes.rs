@@ -9,6 +9,8 @@ use pyo3::types::{
     PyString, PyTuple, PyType,
 };
 
+use crate::numpy_values::{has_times, numpy_items};
+
 /// The kind of a value, which decides how the value is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ValueClass {
@@ -34,8 +36,12 @@ pub(crate) enum ValueClass {
     EnumName,
     /// A member of an enum that is also a string or a number, and is stored as its value.
     EnumValue,
-    /// `Json` or `Jsonb` of psycopg.
+    /// `Json` or `Jsonb` of psycopg, or `Json` of psycopg2.
     Json,
+    /// `Range` of a driver or of SQLAlchemy.
+    Range,
+    /// `Multirange` of psycopg, which is no list.
+    Multirange,
     Numpy,
     NumpyArray,
     NumpyDatetime,
@@ -53,6 +59,8 @@ pub(crate) struct ClassCache {
     standard: Vec<(Py<PyAny>, ValueClass)>,
     enum_class: Py<PyAny>,
     encode_json: Py<PyAny>,
+    encode_wrapped: Py<PyAny>,
+    timedelta: Py<PyAny>,
     utc: Py<PyAny>,
     epoch: Py<PyAny>,
     epoch_utc: Py<PyAny>,
@@ -82,6 +90,8 @@ impl ClassCache {
             standard.push((py.import(module)?.getattr(name)?.unbind(), class));
         }
         let datetime = py.import("datetime")?;
+        let json = py.import("pgspate._json")?;
+        let timedelta = datetime.getattr("timedelta")?;
         let utc = datetime.getattr("timezone")?.getattr("utc")?;
         let datetime = datetime.getattr("datetime")?;
         let epoch_utc = datetime.call1((1970, 1, 1, 0, 0, 0, 0, &utc))?.unbind();
@@ -90,7 +100,9 @@ impl ClassCache {
             references: Vec::new(),
             standard,
             enum_class: py.import("enum")?.getattr("Enum")?.unbind(),
-            encode_json: py.import("pgspate._json")?.getattr("encode")?.unbind(),
+            encode_json: json.getattr("encode")?.unbind(),
+            encode_wrapped: json.getattr("encode_wrapped")?.unbind(),
+            timedelta: timedelta.unbind(),
             utc: utc.unbind(),
             epoch: datetime.call1((1970, 1, 1))?.unbind(),
             epoch_utc,
@@ -117,6 +129,19 @@ impl ClassCache {
         Ok(self.encode_json.bind(value.py()).call1((value,))?.cast_into()?)
     }
 
+    /// Returns a value that a class of psycopg marks as JSON, as JSON text.
+    pub(crate) fn encode_wrapped<'py>(
+        &self,
+        value: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyString>> {
+        Ok(self.encode_wrapped.bind(value.py()).call1((value,))?.cast_into()?)
+    }
+
+    /// Returns whether a value is a `datetime.timedelta` itself, and of no subclass.
+    pub(crate) fn is_plain_timedelta(&self, value: &Bound<'_, PyAny>) -> bool {
+        value.get_type().is(self.timedelta.bind(value.py()))
+    }
+
     /// Returns `datetime.timezone.utc`.
     pub(crate) fn utc<'py>(&self, py: Python<'py>) -> &Bound<'py, PyAny> {
         self.utc.bind(py)
@@ -133,13 +158,17 @@ impl ClassCache {
     }
 
     /// Converts a value of numpy to a value of Python. Returns `None` if Python has no class for
-    /// the value: numpy's method then returns the value itself.
+    /// the value: numpy's method then returns the value itself. Times in an array stay numpy's:
+    /// numpy's method would make integers of them.
     pub(crate) fn from_numpy<'py>(
         class: ValueClass,
         value: &Bound<'py, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let method = if class == ValueClass::NumpyArray { "tolist" } else { "item" };
-        let plain = value.call_method0(method)?;
+        let is_array = class == ValueClass::NumpyArray;
+        if is_array && has_times(value)? {
+            return numpy_items(value).map(Some);
+        }
+        let plain = value.call_method0(if is_array { "tolist" } else { "item" })?;
         Ok((plain.get_type_ptr() != value.get_type_ptr()).then_some(plain))
     }
 
@@ -156,14 +185,14 @@ impl ClassCache {
                 || value.is_instance_of::<PyFloat>();
             return Ok(if has_value { ValueClass::EnumValue } else { ValueClass::EnumName });
         }
-        let module = ty.module()?.to_string();
-        if module.starts_with("psycopg") && matches!(name.as_str(), "Json" | "Jsonb") {
-            return Ok(ValueClass::Json);
+        if let Some(class) = class_of_driver(&ty)? {
+            return Ok(class);
         }
+        let module = ty.module()?.to_string();
         if module == "numpy" || module.starts_with("numpy.") {
             return Ok(match name.as_str() {
                 "MaskedConstant" => ValueClass::Null,
-                "ndarray" | "MaskedArray" => ValueClass::NumpyArray,
+                "ndarray" | "MaskedArray" | "memmap" => ValueClass::NumpyArray,
                 "datetime64" => ValueClass::NumpyDatetime,
                 "timedelta64" => ValueClass::NumpyTimedelta,
                 _ if value.hasattr("item")? => ValueClass::Numpy,
@@ -201,4 +230,23 @@ impl ClassCache {
             ValueClass::Unknown
         })
     }
+}
+
+/// Returns the kind of a class of a driver or of SQLAlchemy, and of its subclasses.
+fn class_of_driver(ty: &Bound<'_, PyType>) -> PyResult<Option<ValueClass>> {
+    for base in ty.mro().iter() {
+        let base = base.cast_into::<PyType>()?;
+        let (name, module) = (base.name()?, base.module()?);
+        let (name, module) = (name.to_str()?, module.to_str()?);
+        let is_psycopg = module.starts_with("psycopg");
+        let has_ranges =
+            is_psycopg || ["sqlalchemy.", "asyncpg."].iter().any(|it| module.starts_with(it));
+        match name {
+            "Json" | "Jsonb" if is_psycopg => return Ok(Some(ValueClass::Json)),
+            "Multirange" if is_psycopg => return Ok(Some(ValueClass::Multirange)),
+            "Range" if has_ranges => return Ok(Some(ValueClass::Range)),
+            _ => {}
+        }
+    }
+    Ok(None)
 }

@@ -104,7 +104,10 @@ impl PythonEvents {
             ValueClass::EnumValue => {
                 return self.append_json(&value.getattr("value")?, depth - 1, out);
             }
-            ValueClass::Json => return self.append_json(&value.getattr("obj")?, depth - 1, out),
+            ValueClass::Json => match wrapped_value(value)? {
+                Some(inner) => return self.append_json(&inner, depth - 1, out),
+                None => self.append_json_text(value, out)?,
+            },
             class @ (ValueClass::Numpy | ValueClass::NumpyArray) => {
                 if let Some(plain) = ClassCache::from_numpy(class, value)? {
                     return self.append_json(&plain, depth - 1, out);
@@ -171,11 +174,30 @@ impl PythonEvents {
         Ok(())
     }
 
+    /// Appends the JSON that a value's own function makes.
+    fn append_json_text(
+        &mut self,
+        value: &Bound<'_, PyAny>,
+        out: &mut String,
+    ) -> Result<(), RowFault> {
+        let mut text = String::new();
+        self.text_writer.write_text(value, &TextTarget::Json, &mut text)?;
+        // A string of an event is the text for its column, and null is NULL.
+        match text.trim_start().starts_with('"') || text.trim() == "null" {
+            true => append_json_string(&text, out),
+            false => out.push_str(&text),
+        }
+        Ok(())
+    }
+
     /// Appends the text for a column as a JSON string. A datetime with a time zone is converted to
     /// UTC, so that a column without time zone stores the time in UTC.
     fn append_text(&mut self, value: &Bound<'_, PyAny>, out: &mut String) -> Result<(), RowFault> {
         let mut text = String::new();
-        let is_datetime = self.text_writer.classes.class_of(value)? == ValueClass::Datetime;
+        let is_datetime = matches!(
+            self.text_writer.classes.class_of(value)?,
+            ValueClass::Datetime | ValueClass::DatetimeSubclass
+        );
         let target = if is_datetime { TextTarget::DateOrTime } else { TextTarget::Text };
         if !self.text_writer.write_text(value, &target, &mut text)? {
             out.push_str("null");
@@ -232,6 +254,17 @@ impl MakeBatches for PythonEvents {
         }
         Ok((!block.is_empty()).then(|| block.into_bytes()))
     }
+}
+
+/// Returns the value in a `Json` or `Jsonb` of psycopg. Returns None if the value is a text or
+/// None, or if a function of the object makes the JSON.
+fn wrapped_value<'py>(value: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    if value.getattr_opt("dumps")?.is_some_and(|dumps| !dumps.is_none()) {
+        return Ok(None);
+    }
+    let inner = value.getattr("obj")?;
+    let has_other_text = inner.is_none() || inner.is_instance_of::<PyString>();
+    Ok((!has_other_text).then_some(inner))
 }
 
 fn format_fault(message: &str) -> RowFault {

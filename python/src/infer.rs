@@ -104,7 +104,11 @@ fn type_of_value(
             let is_scalar = element != "jsonb";
             return Ok(Some(if is_scalar { element + "[]" } else { element }));
         }
-        ValueClass::Str | ValueClass::EnumName | ValueClass::Unknown => "text",
+        ValueClass::Str
+        | ValueClass::EnumName
+        | ValueClass::Range
+        | ValueClass::Multirange
+        | ValueClass::Unknown => "text",
     };
     Ok(Some(name.to_owned()))
 }

@@ -15,10 +15,14 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 
 use crate::classes::{ClassCache, ValueClass};
+use crate::numpy_values::{
+    is_narrow_float, numpy_items, rounded_micros, timedelta_micros, widened,
+};
 use crate::rows::RowFault;
 
 /// The most dimensions of a PostgreSQL array.
 const ARRAY_DIMENSIONS_MAX: usize = 6;
+const DAY_MICROS: i128 = 86_400_000_000;
 
 /// The kind of a column's type, which decides how values are written as text.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +41,10 @@ pub(crate) enum TextTarget {
     Timestamptz,
     /// smallint, integer, bigint and oid.
     Integer,
+    /// real and double precision.
+    Float,
+    /// Ranges and multiranges, with the kind of their bounds.
+    Range(Box<TextTarget>),
     /// Arrays of a type, with the delimiter between elements.
     Array(Box<TextTarget>, char),
     /// The types vector and halfvec of pgvector.
@@ -54,6 +62,12 @@ impl TextTarget {
         if let TypeKind::Array(element, delimiter) = &base.kind {
             return TextTarget::Array(Box::new(TextTarget::of(element)), char::from(*delimiter));
         }
+        if let TypeKind::Range(bound) = &base.kind {
+            return TextTarget::Range(Box::new(TextTarget::of(bound)));
+        }
+        if let Some(bound) = bound_of_range(base.oid) {
+            return TextTarget::Range(Box::new(bound));
+        }
         if ["vector", "halfvec"].iter().any(|name| base.name.starts_with(name)) {
             return TextTarget::Vector;
         }
@@ -67,6 +81,7 @@ impl TextTarget {
             1114 => TextTarget::Timestamp,
             1184 => TextTarget::Timestamptz,
             20 | 21 | 23 | 26 => TextTarget::Integer,
+            700 | 701 => TextTarget::Float,
             25 | 1042 | 1043 => TextTarget::Text,
             _ => TextTarget::Other,
         }
@@ -94,7 +109,11 @@ impl ValueTextWriter {
         if value.is_none() {
             return Ok(false);
         }
-        match self.classes.class_of(value)? {
+        let class = self.classes.class_of(value)?;
+        if *to == TextTarget::Bytes && is_never_bytes(class) {
+            return Err(no_bytes_fault(value)?);
+        }
+        match class {
             ValueClass::Null => return Ok(false),
             ValueClass::Str => out.push_str(text_of_str(value)?),
             ValueClass::Int => write_int(value, out)?,
@@ -110,7 +129,7 @@ impl ValueTextWriter {
             }
             ValueClass::Time => write_time(value, out)?,
             ValueClass::Address => out.push_str(value.str()?.to_str()?),
-            ValueClass::Timedelta => write_timedelta(value, out)?,
+            ValueClass::Timedelta => write_timedelta(&self.classes, value, out)?,
             ValueClass::Uuid => write_uuid(value, out)?,
             ValueClass::Bytes => write_bytes(value, to, out)?,
             ValueClass::Dict if *to == TextTarget::Json => self.write_json(value, out)?,
@@ -118,15 +137,11 @@ impl ValueTextWriter {
             ValueClass::List => self.write_list(value, to, out)?,
             ValueClass::EnumName => return self.write_text(&value.getattr("name")?, to, out),
             ValueClass::EnumValue => return self.write_text(&value.getattr("value")?, to, out),
-            ValueClass::Json => {
-                let inner = value.getattr("obj")?;
-                self.write_json(&inner, out)?;
-            }
-            class @ (ValueClass::Numpy | ValueClass::NumpyArray) => {
-                return match ClassCache::from_numpy(class, value)? {
-                    Some(plain) => self.write_text(&plain, to, out),
-                    None => Err(unknown_class_fault(value)?),
-                };
+            ValueClass::Json => push_json(value, self.classes.encode_wrapped(value), out)?,
+            ValueClass::Range => self.write_range(value, to, out)?,
+            ValueClass::Multirange => self.write_multirange(value, to, out)?,
+            ValueClass::Numpy | ValueClass::NumpyArray => {
+                return self.write_numpy(class, value, to, out);
             }
             ValueClass::NumpyDatetime => {
                 let text = value.str()?;
@@ -136,17 +151,43 @@ impl ValueTextWriter {
                 }
                 out.push_str(text);
             }
-            ValueClass::NumpyTimedelta => {
-                let micros = value.call_method1("astype", ("timedelta64[us]",))?;
-                let unit: String = value.getattr("dtype")?.getattr("str")?.extract()?;
-                if unit.ends_with("[M]") || unit.ends_with("[Y]") {
-                    return Err(month_timedelta_fault());
-                }
-                return self.write_text(&micros.call_method0("item")?, to, out);
-            }
+            ValueClass::NumpyTimedelta => match timedelta_micros(value)? {
+                None => return Ok(false),
+                Some(micros) => write_interval(micros, out),
+            },
             ValueClass::Unknown => return Err(unknown_class_fault(value)?),
         }
         Ok(true)
+    }
+
+    /// Writes a value of numpy. A float of less than 64 bits has the digits of 32 bits, as in Arrow
+    /// data. A column of floats or integers stores its exact value. Returns false for NULL.
+    fn write_numpy(
+        &mut self,
+        class: ValueClass,
+        value: &Bound<'_, PyAny>,
+        to: &TextTarget,
+        out: &mut String,
+    ) -> Result<bool, RowFault> {
+        let keeps_width = match to {
+            TextTarget::Array(element, _) => keeps_float_width(element),
+            _ => keeps_float_width(to),
+        };
+        let is_narrow = keeps_width && is_narrow_float(value)?;
+        if is_narrow && *to == TextTarget::Json {
+            return self.write_json(value, out).map(|()| true);
+        }
+        if is_narrow && class == ValueClass::NumpyArray {
+            return self.write_text(&numpy_items(value)?, to, out);
+        }
+        let Some(plain) = ClassCache::from_numpy(class, value)? else {
+            return Err(unknown_class_fault(value)?);
+        };
+        if is_narrow {
+            self.write_float(widened(plain.extract()?), to, out);
+            return Ok(true);
+        }
+        self.write_text(&plain, to, out)
     }
 
     /// Writes a float as PostgreSQL prints it: with the fewest digits that mean the same value. For
@@ -162,21 +203,7 @@ impl ValueTextWriter {
     }
 
     fn write_json(&mut self, value: &Bound<'_, PyAny>, out: &mut String) -> Result<(), RowFault> {
-        let py = value.py();
-        let text = self.classes.encode_json(value).map_err(|error| {
-            let is_value_error = error.is_instance_of::<PyTypeError>(py)
-                || error.is_instance_of::<PyValueError>(py)
-                || error.is_instance_of::<PyRecursionError>(py);
-            if !is_value_error {
-                return RowFault::Python(error);
-            }
-            let message = format!("the value cannot be written as JSON: {}", error.value(py));
-            let hint = "Give the value as JSON text, for example by \
-                        `json.dumps(value, default=str)`.";
-            RowFault::Value(Error::new(ErrorKind::Type, message).hint(hint))
-        })?;
-        out.push_str(text.to_str()?);
-        Ok(())
+        push_json(value, self.classes.encode_json(value), out)
     }
 
     fn write_list(
@@ -190,6 +217,8 @@ impl ValueTextWriter {
             TextTarget::Array(element, delimiter) => {
                 self.write_array(value, element, *delimiter, 1, out)
             }
+            TextTarget::Range(_) => self.write_multirange(value, to, out),
+            _ if self.has_ranges(value)? => self.write_multirange(value, to, out),
             _ => Err(wrong_column_fault("a list", "array, json or jsonb")),
         }
     }
@@ -246,8 +275,30 @@ pub(crate) fn text_of_str<'a>(value: &'a Bound<'_, PyAny>) -> Result<&'a str, Ro
     })
 }
 
-/// Writes the text of an array's element, in quotes if the text needs quotes.
-fn write_array_element(text: &str, out: &mut String) {
+/// Appends the JSON of a value, or returns the error of the function that should make the JSON.
+fn push_json(
+    value: &Bound<'_, PyAny>,
+    text: PyResult<Bound<'_, PyString>>,
+    out: &mut String,
+) -> Result<(), RowFault> {
+    let py = value.py();
+    let text = text.map_err(|error| {
+        let is_value_error = error.is_instance_of::<PyTypeError>(py)
+            || error.is_instance_of::<PyValueError>(py)
+            || error.is_instance_of::<PyRecursionError>(py);
+        if !is_value_error {
+            return RowFault::Python(error);
+        }
+        let message = format!("the value cannot be written as JSON: {}", error.value(py));
+        let hint = "Give the value as JSON text, for example by `json.dumps(value, default=str)`.";
+        RowFault::Value(Error::new(ErrorKind::Type, message).hint(hint))
+    })?;
+    out.push_str(text.to_str()?);
+    Ok(())
+}
+
+/// Writes the text of an array's element or a range's bound, in quotes if the text needs quotes.
+pub(crate) fn write_array_element(text: &str, out: &mut String) {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
     if !text.is_empty() && text.bytes().all(is_plain) && !text.eq_ignore_ascii_case("null") {
         return out.push_str(text);
@@ -329,10 +380,37 @@ pub(crate) fn timedelta_parts(value: &Bound<'_, PyAny>) -> PyResult<(i64, i64, i
     Ok((days, seconds, value.getattr(intern!(py, "microseconds"))?.extract()?))
 }
 
-/// Writes a timedelta as PostgreSQL prints intervals. Days are not converted to hours, because a
-/// day of PostgreSQL does not always have 24 hours.
-fn write_timedelta(value: &Bound<'_, PyAny>, out: &mut String) -> Result<(), RowFault> {
+/// Writes a timedelta. A subclass may have nanoseconds.
+fn write_timedelta(
+    classes: &ClassCache,
+    value: &Bound<'_, PyAny>,
+    out: &mut String,
+) -> Result<(), RowFault> {
     let (days, seconds, micros) = timedelta_parts(value)?;
+    let micros = i128::from(days * 86_400 + seconds) * 1_000_000 + i128::from(micros);
+    let nanos: i64 = match classes.is_plain_timedelta(value) {
+        true => 0,
+        false => match value.getattr_opt(intern!(value.py(), "nanoseconds"))? {
+            Some(nanos) => nanos.extract()?,
+            None => 0,
+        },
+    };
+    write_interval(
+        match nanos {
+            0 => micros,
+            _ => rounded_micros(micros * 1_000 + i128::from(nanos), 1_000_000_000),
+        },
+        out,
+    );
+    Ok(())
+}
+
+/// Writes microseconds as PostgreSQL prints intervals. Days are not converted to hours, because a
+/// day of PostgreSQL does not always have 24 hours.
+fn write_interval(micros: i128, out: &mut String) {
+    let days = micros.div_euclid(DAY_MICROS);
+    let micros = micros.rem_euclid(DAY_MICROS);
+    let (seconds, micros) = (micros / 1_000_000, micros % 1_000_000);
     if days != 0 {
         let _ = write!(out, "{days} days ");
         if days < 0 {
@@ -344,7 +422,6 @@ fn write_timedelta(value: &Bound<'_, PyAny>, out: &mut String) -> Result<(), Row
     if micros != 0 {
         let _ = write!(out, ".{micros:06}");
     }
-    Ok(())
 }
 
 fn write_uuid(value: &Bound<'_, PyAny>, out: &mut String) -> Result<(), RowFault> {
@@ -410,12 +487,38 @@ fn write_time(value: &Bound<'_, PyAny>, out: &mut String) -> Result<(), RowFault
     Ok(())
 }
 
-/// Returns the fault for a numpy.timedelta64 of months or years, which numpy converts to days of an
-/// average month.
-fn month_timedelta_fault() -> RowFault {
-    let message = "a numpy.timedelta64 of months or years has no fixed length";
-    let hint = "Give the interval as text, for example \"2 months\".";
-    RowFault::Value(Error::new(ErrorKind::Type, message).hint(hint))
+/// Returns whether a number of numpy has the digits of its own width in a column.
+fn keeps_float_width(to: &TextTarget) -> bool {
+    !matches!(to, TextTarget::Float | TextTarget::Integer | TextTarget::Vector)
+}
+
+/// Returns the kind of the bounds of a built-in range or multirange.
+fn bound_of_range(oid: u32) -> Option<TextTarget> {
+    Some(match oid {
+        3904 | 3926 | 4451 | 4536 => TextTarget::Integer,
+        3906 | 4532 => TextTarget::Other,
+        3908 | 4533 => TextTarget::Timestamp,
+        3910 | 4534 => TextTarget::Timestamptz,
+        3912 | 4535 => TextTarget::DateOrTime,
+        _ => return None,
+    })
+}
+
+/// Returns whether values of a class are no bytes, although bytea would read their text as bytes.
+fn is_never_bytes(class: ValueClass) -> bool {
+    use ValueClass as C;
+    matches!(class, C::Bool | C::Int | C::Float | C::Decimal | C::Uuid | C::Address | C::Json)
+        || matches!(class, C::Datetime | C::DatetimeSubclass | C::Date | C::Time | C::Timedelta)
+        || matches!(class, C::NumpyDatetime | C::NumpyTimedelta | C::Range | C::Multirange)
+}
+
+/// Returns the fault for a value that a column of bytea does not take.
+fn no_bytes_fault(value: &Bound<'_, PyAny>) -> PyResult<RowFault> {
+    let class = value.get_type().fully_qualified_name()?;
+    let message =
+        format!("the value is of class {}, but the column is of type bytea", class.to_str()?);
+    let hint = "Give bytes. `str(value).encode()` makes bytes of the value's text.";
+    Ok(RowFault::Value(Error::new(ErrorKind::Type, message).hint(hint)))
 }
 
 /// Returns the fault for a value of an unknown class.
@@ -432,7 +535,7 @@ fn unknown_class_fault(value: &Bound<'_, PyAny>) -> PyResult<RowFault> {
 
 /// Returns the fault for a value that its column would read as another value. Only columns of the
 /// types `types` take such a value.
-fn wrong_column_fault(value: &str, types: &str) -> RowFault {
+pub(crate) fn wrong_column_fault(value: &str, types: &str) -> RowFault {
     let message = format!("the value is {value}, which only a column of type {types} takes");
     let hint = "Convert the value, or change the type of the column.";
     RowFault::Value(Error::new(ErrorKind::Type, message).hint(hint))

@@ -103,6 +103,20 @@ def test_apply_stores_the_same_values_as_load(db, dsn):
     assert found == [("NaN", "NaN", None)]
 
 
+def test_a_timestamp_of_pandas_is_stored_as_by_load(db, dsn):
+    pandas = pytest.importorskip("pandas")
+    db.execute("create table t (id int primary key, local timestamp, at timestamptz, d date)")
+    moment = pandas.Timestamp("2024-01-02 02:00:00.123456789", tz="Asia/Kolkata")
+    rows = [{"id": 1, "local": moment, "at": moment, "d": moment},
+            {"id": 2, "local": moment.tz_localize(None), "at": pandas.NaT, "d": None}]
+    pgspate.load(rows, "t", to=dsn)
+    stored = db.execute("select * from t order by id").fetchall()
+    db.execute("truncate t")
+    pgspate.apply([{"op": "insert", "table": "t", "row": row} for row in rows], to=dsn)
+    assert db.execute("select * from t order by id").fetchall() == stored
+    assert stored[0][1:4:2] == (dt.datetime(2024, 1, 1, 20, 30, 0, 123457), dt.date(2024, 1, 1))
+
+
 def test_apply_takes_the_options_of_the_command(db, dsn, parts):
     db.execute('create table "o,1" (id int primary key, name text)')
     report = pgspate.apply(EVENTS, map={"parts": "o,1"}, to=dsn)

@@ -351,3 +351,77 @@ def test_the_frame_is_not_changed(db, dsn, way):
     pgspate.load(frame, "t", create=True, to=dsn)
     pandas.testing.assert_frame_equal(frame, before)
     assert stored(db, 'select i, "1", j from t order by i') == [(5, 1, {"a": 1}), (6, 2, None)]
+
+
+CATEGORIES = {
+    "texts": ["a", "b", None], "integers": [2**60 + 1, 2, 3], "bools": [True, False, True],
+    "floats": [0.1, None, 1e300], "float32": numpy.array([0.1, 2, 3], dtype="float32"),
+    "small": numpy.array([1, 2, 3], dtype="int8"), "bytes": [b"x", b"\x00", None],
+    "spans": pandas.to_timedelta(["1D", "-25h", None]),
+    "moments": pandas.to_datetime(["2024-01-02 03:04:05.123456789", None, "1900-01-01 00:00:00.0"]),
+    "zones": pandas.to_datetime(["2024-01-02", None, "1900-01-01"]).tz_localize("Europe/Berlin"),
+    "UUIDs": [uuid.UUID(int=7), None, uuid.UUID(int=8)],
+    "Decimals": [Decimal("1.50"), None, Decimal("12345678901234567890.5")],
+    "dates": [dt.date(2024, 2, 29), None, dt.date(1, 1, 1)],
+    "times": [dt.time(1, 2), None, dt.time(3)],
+    "long": [2**70, None, 2**71], "lists": [(1, 2), None, (3, 4)],
+}
+
+
+@pytest.mark.parametrize("kind", CATEGORIES)
+def test_categories_are_stored_as_the_column_of_the_same_values(db, dsn, way, kind):
+    is_object = kind in ("bytes", "UUIDs", "Decimals", "dates", "times", "long", "lists")
+    plain = pandas.Series(CATEGORIES[kind], dtype=object if is_object else None)
+    frame = pandas.DataFrame({"id": range(3), "c": plain.astype("category")})
+    before = frame.copy(deep=True)
+    type_of = "select format_type(atttypid, atttypmod) from pg_attribute where attname = 'c'" \
+        " and attrelid = '{}'::regclass"
+    found = []
+    for name, column in (("plain", plain), ("made", frame["c"])):
+        pgspate.load(frame.assign(c=column), name, create=True, to=dsn)
+        texts = stored(db, f"select id, c::text from {name} order by id")
+        found.append((stored(db, type_of.format(name)), texts))
+    assert found[0] == found[1]
+    pgspate.load(frame.set_index("c"), "indexed", create=True, to=dsn)
+    assert stored(db, "select id, c::text from indexed order by id") == found[0][1]
+    pandas.testing.assert_frame_equal(frame, before)
+
+
+def test_categories_of_different_types_are_judged_by_their_values(db, dsn, way):
+    mixed = pandas.Series(pandas.Categorical([1, "x", 1]))
+    with pytest.raises(pgspate.ConversionError, match='"c" has values of different types'):
+        pgspate.load(pandas.DataFrame({"c": mixed}), "t", create=True, to=dsn)
+    db.execute("create table t (c int)")
+    pgspate.load(pandas.DataFrame({"c": mixed[mixed == 1]}), "t", to=dsn)
+    assert stored(db) == [(1,), (1,)]
+
+
+def test_lists_of_lists_go_into_arrays_and_json(db, dsn):
+    pytest.importorskip("pyarrow")
+    nan = float("nan")
+    values = {
+        "i": [[[1, 2], [3, None]], None, []], "f": [[[0.1, 1.0]], [[nan, 2.5]], None],
+        "t": [[["a", "b"]], [['"'], [","]], []], "d": [[[[1]], [[2]]], None, [[[3]]]],
+    }
+    frame = pandas.DataFrame({"id": range(3), **values})
+    db.execute("create table t (id int, i int[], f float8[], t text[], d int[])")
+    pgspate.load(frame, "t", to=dsn)
+    assert stored(db, "select i, f::text, t, d from t order by id") == [
+        ([[1, 2], [3, None]], "{{0.1,1}}", [["a", "b"]], [[[1]], [[2]]]),
+        (None, "{{NaN,2.5}}", [['"'], [","]], None), ([], None, [], [[[3]]]),
+    ]
+    del values["f"][1][0][0]
+    ragged = {"r": [[[1], [2, 3]], None, [[], []]], "m": [[1, [2]], [], None],
+              "x": [[[1, "a"]]] * 3}
+    frame = pandas.DataFrame({"id": range(3), **values, **ragged})
+    pgspate.load(frame, "made", create=True, to=dsn)
+    assert stored(db, "select pg_typeof(i), pg_typeof(d), pg_typeof(r), pg_typeof(m) from made "
+                      "limit 1") == [("jsonb",) * 4]
+    columns = [*values, *ragged]
+    assert stored(db, f"select {', '.join(columns)} from made order by id") == list(
+        zip(*(frame[column] for column in columns))
+    )
+    endless = [[1]]
+    endless.append(endless)
+    with pytest.raises(pgspate.ConversionError, match="Circular"):
+        pgspate.load(pandas.DataFrame({"a": [endless, None]}), "new", create=True, to=dsn)

@@ -301,3 +301,14 @@ def test_many_values_that_only_the_server_reads_are_loaded(db, dsn, tmp_path):
     db.execute("create table n (a int)")
     with pytest.raises(pgspate.ServerError, match="invalid input syntax for type integer"):
         pgspate.load([("x" * 1000,)] * 500, "n", to=dsn)
+
+
+@pytest.mark.parametrize("data", [{(1, 2): 99}, {"a": [1, 2]}, types.MappingProxyType({"a": 1})])
+def test_a_mapping_is_neither_rows_nor_columns(db, dsn, data):
+    db.execute("create table t (a int, b int)")
+    for call in [lambda: pgspate.load(data, "t", to=dsn),
+                 lambda: pgspate.sync(data, "t", key="a", scope="all", to=dsn)]:
+        with pytest.raises(pgspate.UsageError, match="is one row, or columns") as caught:
+            call()
+        assert "`[row]`" in caught.value.hint and "pandas.DataFrame" in caught.value.hint
+    assert stored(db) == []

@@ -25,7 +25,7 @@ def engine(server, dsn):
     engine.dispose()
 
 
-@pytest.mark.parametrize("call", ["load", "within", "sync"])
+@pytest.mark.parametrize("call", ["load", "within", "insert_only"])
 def test_a_default_that_is_an_sql_expression_is_never_null_instead(engine, call):
     class Base(orm.DeclarativeBase):
         pass
@@ -42,8 +42,8 @@ def test_a_default_that_is_an_sql_expression_is_never_null_instead(engine, call)
 
     def write(rows):
         with orm.Session(engine) as session:
-            if call == "sync":
-                pgspate.sqlalchemy.sync(session, Visit, rows, no_delete=True)
+            if call == "insert_only":
+                pgspate.sqlalchemy.sync(session, Visit, rows, insert_only=True)
             else:
                 within = {"within": session} if call == "within" else {}
                 pgspate.sqlalchemy.load(session, Visit, rows, **within)
@@ -184,3 +184,53 @@ def test_a_type_that_writes_values_by_an_expression_is_refused(engine):
     with pytest.raises(pgspate.UsageError, match='column "secret" are written by an SQL'):
         pgspate.sqlalchemy.load(engine, Login, [Login(id=1, secret="x")])
     pgspate.sqlalchemy.load(engine, Login, [Login(id=1)])
+
+
+@pytest.mark.parametrize("is_within", [False, True])
+@pytest.mark.parametrize("kind", ["dicts", "objects", "stream", "table"])
+def test_a_sync_does_not_replace_values_by_defaults(engine, kind, is_within):
+    class Base(orm.DeclarativeBase):
+        pass
+
+    class User(Base):
+        __tablename__ = "users"
+        id = orm.mapped_column(sa.Integer, primary_key=True)
+        v = orm.mapped_column(sa.Text)
+        status = orm.mapped_column(sa.Text, default="new")
+        token = orm.mapped_column(sa.Text, default=lambda: "made")
+        made = orm.mapped_column(sa.Date, default=sa.func.current_date())
+        seen = orm.mapped_column(sa.Integer, default=1, server_default="7")
+
+    Base.metadata.create_all(engine)
+    model = User.__table__ if kind == "table" else User
+
+    def sync(values, **options):
+        rows = [User(**one) for one in values] if kind == "objects" else values
+        with orm.Session(engine) as session:
+            more = {"within": session} if is_within else {}
+            report = pgspate.sqlalchemy.sync(
+                session, model, iter(rows) if kind == "stream" else rows, **options, **more
+            )
+            session.commit()
+            found = session.execute(sa.text("select * from users order by id")).all()
+        return report, [tuple(row) for row in found]
+
+    with engine.begin() as connection:
+        connection.exec_driver_sql(
+            "insert into users values (1, 'v1', 'done', 'x', '2024-01-02', 3)"
+        )
+    kept = ("done", "x", DAY, 3)
+    report, found = sync([{"id": 1, "v": "v2"}, {"id": 2, "v": "b"}], no_delete=True)
+    assert (report.updated, report.inserted) == (1, 1)
+    assert found == [(1, "v2", *kept), (2, "b", None, None, None, 7)]
+    assert sync([{"id": 1, "v": "v2"}], scope="all", max_delete="100%")[0].unchanged == 1
+    for name, value in [("status", "s"), ("made", DAY), ("seen", 5)]:
+        message = f'a row has no value for column "{name}", but another row has one'
+        with pytest.raises(pgspate.UsageError, match=message) as refused:
+            sync([{"id": 1, name: value}, {"id": 2}], no_delete=True)
+        assert "by a call of their own" in refused.value.hint
+    # Rows that are only inserted replace nothing.
+    _, found = sync([{"id": 1, "made": DAY}, {"id": 3, "made": DAY}], insert_only=True)
+    assert found == [(1, "v2", *kept), (3, None, "new", "made", DAY, 1)]
+    _, found = sync([{"id": 1, "status": None}, {"id": 3, "status": "t"}], no_delete=True)
+    assert found == [(1, "v2", None, *kept[1:]), (3, None, "t", "made", DAY, 1)]

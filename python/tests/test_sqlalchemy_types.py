@@ -85,6 +85,11 @@ VALUES = [
     (pg.TSVECTOR, ["a:1 b"]),
     (pg.MONEY, ["12.34"]),
     (Reversed, ["a%b", None]),
+    (pg.INT4RANGE, [pg.Range(1, 5), pg.Range(None, 7, bounds="(]"), pg.Range(empty=True), None]),
+    (pg.TSTZRANGE, [pg.Range(UTC_MOMENT, None)]),
+    (pg.NUMRANGE, [pg.Range(Decimal("1.50"), LONG, bounds="[]")]),
+    (pg.DATEMULTIRANGE, [pg.MultiRange([pg.Range(dt.date(2024, 1, 1), dt.date(2024, 2, 1))]), []]),
+    (pg.ARRAY(pg.INT8RANGE), [[pg.Range(1, 5), None]]),
 ]
 
 

@@ -277,3 +277,184 @@ def test_a_list_that_contains_itself_is_refused(db, dsn):
         pgspate.load([{"a": rings}], "made", create=True, to=dsn)
     found = db.execute("select array_ndims(a), b from t").fetchall()
     assert found == [(6, [deep])]
+
+
+def test_a_timedelta_of_numpy_is_exact_or_refused(db, dsn):
+    numpy = pytest.importorskip("numpy")
+    db.execute("create table t (nth int, a interval)")
+    span = numpy.timedelta64
+    exact = [
+        (span(300_000_000, "D"), "300000000 days"), (span(-1, "W"), "-7 days"),
+        (span(2, "25s"), "00:00:50"), (span(-1, "ms"), "-1 days +23:59:59.999"),
+        (span(2**62, "us"), "53375995 days 14:00:27.387904"), (span(-3, "h"), "-1 days +21:00:00"),
+        # As Arrow's durations, nanoseconds are rounded to the even microsecond.
+        (span(1999, "ns"), "00:00:00.000002"), (span(2500, "ns"), "00:00:00.000002"),
+        (span(-1500, "ns"), "-1 days +23:59:59.999998"), (span(1_500_001, "ps"), "00:00:00.000002"),
+        (span("NaT"), None), (span("NaT", "ns"), None),
+    ]
+    pgspate.load([(nth, value) for nth, (value, _) in enumerate(exact)], "t", to=dsn)
+    assert [a for (a,) in db.execute("select a::text from t order by nth")] == [
+        text for _, text in exact
+    ]
+    with pytest.raises(pgspate.ServerError, match="out of range"):
+        pgspate.load([(1, span(2**62, "s"))], "t", to=dsn)
+    with pytest.raises(pgspate.ConversionError, match="without a unit"):
+        pgspate.load([(1, span(5))], "t", to=dsn)
+
+
+def test_spans_in_an_array_and_of_pandas_are_rounded_as_by_arrow(db, dsn):
+    numpy = pytest.importorskip("numpy")
+    pandas = pytest.importorskip("pandas")
+    db.execute("create table t (a interval[], b interval, c timestamp[])")
+    spans = numpy.array([1999, -86_400_000_000_500], dtype="timedelta64[ns]")
+    moments = numpy.array(["2024-01-02T03:04:05.123456789"], dtype="datetime64[ns]")
+    pgspate.load([(spans, pandas.Timedelta(1999, "ns"), moments)], "t", to=dsn)
+    assert db.execute("select a::text, b::text, c::text from t").fetchall() == [
+        ('{00:00:00.000002,"-1 days"}', "00:00:00.000002", '{"2024-01-02 03:04:05.123457"}')
+    ]
+
+
+def test_narrow_floats_of_numpy_have_their_own_digits(db, dsn):
+    numpy = pytest.importorskip("numpy")
+    pyarrow = pytest.importorskip("pyarrow")
+    types = {"n": "numeric", "t": "text", "j": "jsonb", "f": "float8", "r": "float4",
+             "i": "bigint", "na": "numeric[]", "fa": "float8[]", "ja": "jsonb"}
+    columns = ", ".join(f"{name} {ty}" for name, ty in types.items())
+    db.execute(f"create table t ({columns})")
+    db.execute(f"create table arrow ({columns})")
+    for width in ("float32", "float16"):
+        value, whole = numpy.dtype(width).type(0.1), numpy.dtype(width).type(60_000)
+        array = numpy.array([0.1, 2.5], dtype=width)
+        row = (value, value, value, value, value, whole, array, array, {"x": [value, array]})
+        pgspate.load([row], "t", to=dsn)
+        kind = pyarrow.from_numpy_dtype(array.dtype)
+        made = [pyarrow.array([it], kind) for it in row[:6]]
+        made += [pyarrow.array([array.tolist()], pyarrow.list_(kind))] * 2
+        made.append(pyarrow.array(["null"]))
+        pgspate.load(pyarrow.table(made, names=list(types)), "arrow", to=dsn)
+    same = ", ".join(f"{name}::text" for name in list(types)[:-1])
+    ours = db.execute(f"select {same} from t").fetchall()
+    assert ours == db.execute(f"select {same} from arrow").fetchall()
+    assert ours[0][:6] == ("0.1", "0.1", "0.1", "0.10000000149011612", "0.1", "60000")
+    assert db.execute("select ja from t").fetchone() == ({"x": [0.1, [0.1, 2.5]]},)
+
+
+def test_a_function_that_makes_json_is_used(db, dsn):
+    extras = pytest.importorskip("psycopg2.extras")
+    numpy = pytest.importorskip("numpy")
+
+    def dumps(value):
+        return f'{{"made": {value}}}'
+
+    class Sorted(extras.Json):
+        def dumps(self, value):
+            return '"by a subclass"'
+
+    values = [Json(1, dumps=dumps), Jsonb(2, dumps=lambda value: dumps(value).encode()),
+              extras.Json({"x": 1}), extras.Json(3, dumps=dumps), Sorted(4),
+              Json({"n": numpy.int64(5)}), Jsonb("text"), None]
+    stored = [{"made": 1}, {"made": 2}, {"x": 1}, {"made": 3}, "by a subclass", {"n": 5}, "text",
+              None]
+    db.execute("create table t (id int primary key, j jsonb)")
+    pgspate.load(list(enumerate(values)), "t", to=dsn)
+    assert [j for (j,) in db.execute("select j from t order by id")] == stored
+    db.execute("truncate t")
+    rows = [{"id": nth, "j": value} for nth, value in enumerate(values)]
+    pgspate.apply([{"op": "insert", "table": "t", "row": row} for row in rows], to=dsn)
+    assert [j for (j,) in db.execute("select j from t order by id")] == stored
+    for wrong in (Json(1, dumps=lambda value: 5), extras.Json(object())):
+        with pytest.raises(pgspate.ConversionError, match="cannot be written as JSON"):
+            pgspate.load([(9, wrong)], "t", to=dsn)
+
+
+def test_a_value_that_is_no_json_is_refused_as_such(dsn, db):
+    numpy = pytest.importorskip("numpy")
+    db.execute("create table t (j jsonb)")
+    for value in (numpy.dtype("i4"), numpy.sin, numpy.timedelta64(1, "s")):
+        with pytest.raises(pgspate.ConversionError, match="not JSON serializable"):
+            pgspate.load([({"t": value},)], "t", to=dsn)
+
+
+@pytest.mark.parametrize("call", ["load", "writer", "array"])
+@pytest.mark.parametrize("value", [
+    uuid.UUID(int=1), True, Decimal(1), dt.datetime(2024, 1, 2), dt.time(1), dt.timedelta(1),
+    ipaddress.ip_address("::1"), Json(1),
+])
+def test_bytea_takes_bytes_alone(db, dsn, value, call):
+    db.execute("create table t (a bytea, b bytea[])")
+    with pytest.raises(pgspate.ConversionError, match="the column is of type bytea"):
+        if call == "writer":
+            with pgspate.Writer("t", to=dsn) as writer:
+                writer.insert({"a": value})
+        else:
+            pgspate.load([(None, [value]) if call == "array" else (value, None)], "t", to=dsn)
+    pgspate.load([(b"x", ["\\x00"])], "t", to=dsn)
+    assert db.execute("select * from t").fetchall() == [(b"x", [b"\0"])]
+
+
+def ranges_of(kind):
+    """Returns rows of ranges, which the classes `kind` of a library make."""
+    day, moment = dt.date(2024, 1, 2), dt.datetime(2024, 1, 2, 3, 4, 5, 6)
+    return {
+        "int4range": [kind(1, 5), kind(None, 5, bounds="(]"), kind(1, None), kind(None, None),
+                      kind(5, 5), kind(empty=True)],
+        "int8range": [kind(2**40, 2**41, bounds="()")],
+        "numrange": [kind(Decimal("1.50"), Decimal("2.25"), bounds="[]")],
+        "daterange": [kind(day, dt.date(2024, 3, 1))],
+        "tsrange": [kind(moment, None)],
+        "tstzrange": [kind(moment.replace(tzinfo=EAST), moment.replace(year=2025, tzinfo=UTC))],
+        "int4range[]": [[kind(1, 5), None, kind(7, 9)], []],
+        "textrange": [kind('a"\\ b', "b,)"), kind("", "z", bounds="[]")],
+    }
+
+
+def test_ranges_are_stored_as_psycopg_stores_them(db, dsn):
+    from psycopg.types.multirange import Multirange
+    from psycopg.types.range import Range, RangeInfo, register_range
+
+    db.execute("create type textrange as range (subtype = text)")
+    register_range(RangeInfo.fetch(db, "textrange"), db)
+    cases = ranges_of(Range)
+    multiranges = [Multirange([Range(1, 5), Range(7, None)]), Multirange([])]
+    cases["int4multirange"] = multiranges
+    lists = {"int4multirange": [list(it) for it in multiranges]}
+    others = []
+    if alchemy := pytest.importorskip("sqlalchemy.dialects.postgresql"):
+        others.append(ranges_of(alchemy.Range))
+        lists["int4multirange"] += [alchemy.MultiRange([alchemy.Range(1, 5)])]
+    for ty, values in cases.items():
+        db.execute(f"create table theirs (nth int, c {ty}); create table ours (nth int, c {ty})")
+        for row in enumerate(values):
+            db.execute("insert into theirs values (%s, %s)", row)
+        for made in [values, *(it[ty] for it in others if ty in it)]:
+            pgspate.load(list(enumerate(made)), "ours", to=dsn)
+            with pgspate.Writer("ours", to=dsn) as writer:
+                writer.insert_many([{"nth": nth, "c": value} for nth, value in enumerate(made)])
+        differences = db.execute("select c::text from ours where (nth, c::text) not in "
+                                 "(select nth, c::text from theirs)").fetchall()
+        assert (ty, differences) == (ty, [])
+        for made in lists.get(ty, []):
+            pgspate.load([(1, made)], "ours", to=dsn)
+        db.execute("drop table theirs, ours")
+    db.execute("create type textspan as range (subtype = text, multirange_type_name = textspans)")
+    db.execute("create table t (a textspans, b tsrange, c text)")
+    late = dt.datetime(2024, 1, 2, 2, tzinfo=EAST)
+    pgspate.load([([Range("a", "b")], Range(late, None), Range(1, 2))], "t", to=dsn)
+    assert db.execute("select a::text, b::text, c from t").fetchall() == [
+        ("{[a,b)}", '["2024-01-01 20:30:00",)', "[1,2)")
+    ]
+    db.execute("create table m (a int4multirange)")
+    endless = []
+    endless.append(endless)
+    with pytest.raises(pgspate.ConversionError, match="a list of lists"):
+        pgspate.load([(endless,)], "m", to=dsn)
+
+
+@pytest.mark.parametrize("value", [1, 1.5, dt.date(2024, 1, 2)])
+def test_bytea_takes_no_numbers_and_dates(db, dsn, value):
+    db.execute("create table t (a bytea, b bytea[])")
+    with pgspate.Writer("t", to=dsn) as writer:
+        with pytest.raises(pgspate.ConversionError, match="the column is of type bytea"):
+            writer.insert({"a": value})
+    with pytest.raises(pgspate.ConversionError, match="the column is of type bytea"):
+        pgspate.load([(None, [value])], "t", to=dsn)
