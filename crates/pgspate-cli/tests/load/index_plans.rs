@@ -242,7 +242,8 @@ fn restore_runs_no_statements_of_an_untrusted_role() {
     ));
     let by_role = Run::of(status.output().unwrap());
     let plan = read_index_plan(&case, "--restart");
-    case.db.run(&format!("reassign owned by {role} to current_user; drop owned by {role}"));
+    // Citus 13.2 crashes at `to current_user`.
+    case.db.run(&format!("reassign owned by {role} to postgres; drop owned by {role}"));
     case.db.run(&format!("drop role {role}"));
     assert_eq!(done.status, Some(0), "{}", done.stderr);
     let shown = |text: &str| folded(&text.replace(&role, "[ROLE]").replace("\n      … ", " "));

@@ -27,13 +27,16 @@ struct ServerWithTable {
 
 impl ServerWithTable {
     /// Returns a plain server behind a proxy. The proxy makes the server refuse the statements that
-    /// Citus refuses.
-    fn with_rules_of_citus() -> ServerWithTable {
+    /// Citus refuses. Returns `None` if the server of the tests is a real Citus.
+    fn with_rules_of_citus() -> Option<ServerWithTable> {
         let case = LoadCase::new(CREATE_TABLE);
+        if ask(&case.db.dsn(), "select count(*) from pg_extension where extname = 'citus'") == "1" {
+            return None;
+        }
         case.db.run(CREATE_CATALOG);
         let test_dsn = case.db.dsn();
         let proxy = Proxy::start_with_rules(&test_dsn, None, citus_rules::refusal);
-        ServerWithTable { case, dsn: proxy.dsn(), test_dsn, _proxy: Some(proxy) }
+        Some(ServerWithTable { case, dsn: proxy.dsn(), test_dsn, _proxy: Some(proxy) })
     }
 
     /// Returns the server whose address is in the environment variable `name`. The statement
@@ -176,7 +179,8 @@ fn apply_events(server: &ServerWithTable) {
 
 #[test]
 fn all_commands_follow_the_rules_of_citus() {
-    write_with_all_commands(&ServerWithTable::with_rules_of_citus());
+    let Some(server) = ServerWithTable::with_rules_of_citus() else { return };
+    write_with_all_commands(&server);
 }
 
 #[test]
