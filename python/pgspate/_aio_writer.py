@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from . import _pgspate
+from ._data import kept_rows
 from ._errors import UsageError
 from ._returned import Row, make_reader
 from ._writer import (
@@ -175,7 +176,7 @@ class Writer(WriterBase):
             Error: As `pgspate.Writer.insert_many`.
         """
         plan = self._plan(table, returning, on_conflict, key, columns)
-        return all_rows(*await self._write(plan, list(records), call_parts(idempotency_key)))
+        return all_rows(*await self._write(plan, kept_rows(records), call_parts(idempotency_key)))
 
     async def insert_each(
         self,
@@ -204,7 +205,7 @@ class Writer(WriterBase):
             Error: As `pgspate.Writer.insert_each`.
         """
         plan = self._plan(table, returning, on_conflict, key, columns)
-        return each_row(*await self._write(plan, list(records), True))
+        return each_row(*await self._write(plan, kept_rows(records), True))
 
     async def _write(self, plan: _pgspate.InsertPlan, records: list[Record],
                      parts: bool | str) -> tuple[Callable[[str], Row], list[Any]]:

@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncIterable, Iterable, Mapping
 from typing import Any, Protocol, Union
 
+from . import _pgspate
 from ._errors import ConversionError, UsageError
 from ._row_queue import RowQueue
 
@@ -177,6 +178,13 @@ def classify_events(events: Events) -> tuple[tuple[str, Any, str], None]:
     hint = "Give paths or URLs, or an iterable of dicts or JSON."
     message = f"an object of class {name} has no events"
     raise UsageError(message, hint=_async_hint(events) or hint)
+
+
+def kept_rows(rows: Iterable[Any]) -> list[Any]:
+    """Returns the rows as a list. A generator may change a row and yield it again."""
+    if isinstance(rows, (list, tuple)):
+        return list(rows)
+    return [_pgspate.copy_row(row) for row in rows]
 
 
 def _name_of(data: object) -> str:

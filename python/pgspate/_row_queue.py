@@ -7,6 +7,7 @@ from collections.abc import AsyncIterable, Iterator
 from queue import SimpleQueue
 from typing import Any
 
+from . import _pgspate
 from ._errors import Cancelled
 
 # The most rows in the queue.
@@ -43,7 +44,8 @@ class RowQueue:
         error: BaseException | None = None
         try:
             async for row in rows:
-                self._queue.put(row)
+                # The caller may change the row and yield it again before it is taken.
+                self._queue.put(_pgspate.copy_row(row))
                 if self._queue.qsize() >= _ROWS_MAX:
                     await self._wait_for_room()
         except asyncio.CancelledError:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union
 from weakref import WeakSet
 
 from . import _pgspate
+from ._data import kept_rows
 from ._errors import Error, UsageError
 from ._report import Report, counted
 from ._returned import Row, make_reader
@@ -323,7 +324,7 @@ class Writer(WriterBase):
             Error: As `insert`.
         """
         plan = self._plan(table, returning, on_conflict, key, columns)
-        return all_rows(*self._write(plan, list(records), call_parts(idempotency_key)))
+        return all_rows(*self._write(plan, kept_rows(records), call_parts(idempotency_key)))
 
     def insert_each(
         self,
@@ -353,7 +354,7 @@ class Writer(WriterBase):
                 written then.
         """
         plan = self._plan(table, returning, on_conflict, key, columns)
-        return each_row(*self._write(plan, list(records), True))
+        return each_row(*self._write(plan, kept_rows(records), True))
 
     def _write(self, plan: _pgspate.InsertPlan, records: list[Record],
                parts: bool | str) -> tuple[Callable[[str], Row], list[Any]]:

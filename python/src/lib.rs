@@ -347,6 +347,7 @@ fn _pgspate(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(sync_script, module)?)?;
     module.add_function(wrap_pyfunction!(refuse_sync, module)?)?;
     module.add_function(wrap_pyfunction!(plan, module)?)?;
+    module.add_function(wrap_pyfunction!(shape::copy_row, module)?)?;
     module.add_function(wrap_pyfunction!(apply_events, module)?)?;
     module.add_function(wrap_pyfunction!(fleet_report, module)?)?;
     module.add_function(wrap_pyfunction!(fleet_begin, module)?)?;

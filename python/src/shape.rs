@@ -327,6 +327,7 @@ fn fields_of_dataclass(row: &Bound<'_, PyAny>) -> PyResult<Option<Vec<String>>> 
 
 /// Returns a copy of a row that its iterable may change and return again. Values that may change,
 /// such as lists, are copied, too.
+#[pyfunction]
 pub(crate) fn copy_row<'py>(row: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     if let Ok(tuple) = row.cast_exact::<PyTuple>()
         && !tuple.iter().any(|value| may_change(&value))

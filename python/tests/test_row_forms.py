@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import collections
 import dataclasses
 import gzip
@@ -204,6 +205,35 @@ def test_a_row_that_a_generator_changes_and_yields_again_is_stored_each_time(db,
         pgspate.load(changed_again(row, change), "t", to=dsn)
         assert stored(db, "select count(distinct a), min(a), max(a) from t") == [(3000, 0, 2999)]
         db.execute("truncate t")
+
+
+def test_a_row_that_is_changed_and_yielded_again_is_written_and_applied_each_time(db, dsn):
+    def set_item(row, n):
+        row["a"] = n
+
+    def set_nested(event, n):
+        event["row"]["a"] = n
+
+    async def asynchronous(rows):
+        for row in rows:
+            yield row
+
+    async def write():
+        rows = asynchronous(changed_again({}, set_item))
+        await pgspate.aio.load(rows, "t", to=dsn)
+        async with pgspate.aio.Writer("t", to=dsn) as writer:
+            await writer.insert_many(changed_again({}, set_item, 5))
+        event = {"op": "insert", "table": "t", "row": {}}
+        events = asynchronous(changed_again(event, set_nested, 5))
+        await pgspate.aio.apply(events, stream="s", to=dsn)
+
+    db.execute("create table t (a int)")
+    asyncio.run(write())
+    with pgspate.Writer("t", to=dsn) as writer:
+        writer.insert_many(changed_again({}, set_item, 5))
+        writer.insert_each(changed_again({}, set_item, 5))
+    counts = stored(db, "select a, count(*) from t group by 1 order by 1 limit 6")
+    assert counts == [(0, 5), (1, 5), (2, 5), (3, 5), (4, 5), (5, 1)]
 
 
 def test_a_value_that_a_generator_changes_and_yields_again_is_stored_each_time(db, dsn):
