@@ -43,8 +43,8 @@ impl ColumnWriter {
 
     /// Returns whether the column takes values that can change: lists, dicts and bytearrays.
     pub(crate) fn takes_changing_values(&self) -> bool {
-        use TextTarget::{Array, Bytes, Json, Vector};
-        matches!(self.target, Array(..) | Bytes | Json | Vector)
+        use TextTarget::{Array, Bytes, Json, Range, Vector};
+        matches!(self.target, Array(..) | Bytes | Json | Range(_) | Vector)
     }
 
     /// Appends a value whose class is at the address `class`, and returns its size in bytes. `text`
@@ -70,6 +70,12 @@ impl ColumnWriter {
             check_is_kept(guessed, value, class, text_writer)?;
         }
         match class {
+            // The writer of texts refuses numbers and dates in a column of bytea.
+            ValueClass::Int | ValueClass::Float | ValueClass::Date
+                if self.target == TextTarget::Bytes =>
+            {
+                text_writer.write_text(value, &self.target, text)?;
+            }
             ValueClass::Str => self.values.text(text_of_str(value)?),
             ValueClass::Int => match value.extract() {
                 Ok(value) => self.values.int(value),
