@@ -377,7 +377,8 @@ def test_a_value_that_is_no_json_is_refused_as_such(dsn, db):
 
 @pytest.mark.parametrize("call", ["load", "writer", "array"])
 @pytest.mark.parametrize("value", [
-    1, 1.5, dt.date(2024, 1, 2), uuid.UUID(int=1), True, Decimal(1), dt.datetime(2024, 1, 2), dt.time(1), dt.timedelta(1),
+    1, 1.5, dt.date(2024, 1, 2), uuid.UUID(int=1), True, Decimal(1), dt.datetime(2024, 1, 2),
+    dt.time(1), dt.timedelta(1),
     ipaddress.ip_address("::1"), Json(1),
 ])
 def test_bytea_takes_bytes_alone(db, dsn, value, call):
