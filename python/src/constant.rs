@@ -97,11 +97,16 @@ impl ConstantValue {
 /// Returns the kinds of columns. `Other` is the first one.
 fn targets() -> Vec<TextTarget> {
     use TextTarget::{
-        Array, Bytes, DateOrTime, Integer, Json, Other, Text, Timestamp, Timestamptz, Vector,
+        Array, Bytes, DateOrTime, Float, Integer, Json, Other, Range, Text, Timestamp, Timestamptz,
+        Vector,
     };
-    let scalars = [Other, Text, Integer, Bytes, Json, DateOrTime, Timestamp, Timestamptz, Vector];
+    let mut found =
+        vec![Other, Text, Integer, Float, Bytes, Json, DateOrTime, Timestamp, Timestamptz, Vector];
+    let ranges: Vec<_> = found.iter().cloned().map(|bound| Range(Box::new(bound))).collect();
+    found.extend(ranges);
+    let arrays: Vec<_> = found.iter().cloned().map(|it| Array(Box::new(it), ',')).collect();
+    found.extend(arrays);
     // The elements of an array of boxes have a semicolon between them.
-    let arrays = scalars.clone().map(|element| Array(Box::new(element), ','));
-    let boxes = Array(Box::new(Other), ';');
-    scalars.into_iter().chain(arrays).chain([boxes]).collect()
+    found.push(Array(Box::new(Other), ';'));
+    found
 }

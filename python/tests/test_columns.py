@@ -8,6 +8,7 @@ import enum
 import uuid
 
 import pytest
+from psycopg.types.range import Range
 
 import pgspate
 
@@ -66,6 +67,7 @@ NOON = datetime.datetime(2024, 1, 1, 12, tzinfo=ZONE)
     ("int[]", [1, None, 2]), ("text[]", ["a,b", "\\N", None, ""]), ("timestamp[]", [NOON]),
     ("jsonb", {"x": [1, None]}), ("jsonb", [1, {"y": "z"}]), ("uuid", uuid.UUID(int=7)),
     ("interval", datetime.timedelta(days=1, seconds=2)), ("bool", False),
+    ("int4range", Range(1, 5)), ("tsrange", Range(NOON, None)), ("tsrange[]", [Range(NOON, None)]),
 ], ids=str)
 def test_a_constant_is_what_it_is_in_a_row(db, dsn, column_type, value):
     db.execute(f"create table t (id int, v {column_type})")
