@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql.base import PGDialect
+from sqlalchemy.orm.attributes import instance_state
 
 from ._errors import ConversionError, UsageError
 from ._mapper_values import MapperValue
@@ -20,7 +21,7 @@ class WrittenColumn(NamedTuple):
         name: Name of the attribute.
         key: Name of the column in statements of SQLAlchemy.
         convert: Function of the column's type that converts a value for the driver, if any.
-        make_default: Function that returns the value of a row without one, if there is such a value.
+        make_default: Function that returns the value of a row without one, if there is one.
         replaces_none: Whether a row with None gets the default, too.
     """
 
@@ -46,7 +47,7 @@ class _RowContext:
         return self.current_parameters
 
     def __getattr__(self, name: str) -> Any:
-        message = f"a default uses `{name}` of the context of an INSERT, and pgspate sends no INSERT"
+        message = f"a default uses `{name}` of the context of an INSERT, but there is no INSERT"
         hint = "Let the default use `get_current_parameters()` alone, or give each row a value."
         raise UsageError(message, hint=hint)
 
@@ -184,9 +185,28 @@ def converted_rows(
 
 def _conversion_error(name: str, row: int, error: Exception) -> ConversionError:
     """Returns the error for a value that the type of its column refuses."""
+    reason = str(error)
+    if not isinstance(error, ValueError):
+        reason = f"{type(error).__name__}: {reason}"
     return ConversionError(
         f'could not convert the value of "{name}"',
         place={"row": row, "column": name},
         place_text=f'row {row}, column "{name}"',
-        reasons=[str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"],
+        reasons=[reason],
     )
+
+
+def refuse_repeated(rows: Sequence[Any]) -> None:
+    """Raises an error if an object occurs twice: a session would save it once."""
+    objects = [row for row in rows if not isinstance(row, dict)]
+    if len(set(map(id, objects))) < len(objects):
+        message = "the rows have the same object more than once"
+        raise UsageError(message, hint="Give each row as an object of its own, or as a dict.")
+
+
+def is_new(row: Any) -> bool:
+    """Returns whether a row is an object that no session has stored or loaded.
+
+    None of such an object stands for no value. None of a stored object is NULL.
+    """
+    return not isinstance(row, dict) and instance_state(row).key is None

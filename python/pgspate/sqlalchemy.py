@@ -25,7 +25,14 @@ from . import _calls
 from ._caller_transaction import copy_rows, qualified_name_and_oid, run_sync_script
 from ._errors import PlanError, UsageError
 from ._mapper_values import MapperValue, mapper_values, refuse_shared_table
-from ._model_tuples import is_made_by_server, tuple_maker, value_dialect, written_column
+from ._model_tuples import (
+    is_made_by_server,
+    is_new,
+    refuse_repeated,
+    tuple_maker,
+    value_dialect,
+    written_column,
+)
 from ._related import check_related, classes_have_relationships, has_related, save_graph
 from ._report import LoadReport, SyncReport
 from ._target import conninfo_of_connection, refuse_listeners_of_session, session_of
@@ -359,7 +366,7 @@ class _ModelTable:
         cls: Mapped class, if the class has exactly the attributes of `columns`; otherwise None.
         table_sql: Name of the table, written as in SQL.
         mapper_values: Values that the mapper gives to new rows, by the names of attributes.
-        left_out: Attributes that a session leaves out of the INSERT of an object where they are None.
+        left_out: Attributes that a session leaves out of an INSERT where they are None.
         changes_rows: Whether rows of the table are changed, to which defaults do not belong.
     """
 
@@ -458,7 +465,7 @@ class _ModelTable:
         if not first_rows:
             # The columns do not matter, because no row is written.
             return [], []
-        _refuse_repeated(first_rows)
+        refuse_repeated(first_rows)
         attributes: set[str] = set()
         for row in first_rows:
             # An object has no attributes but columns. So it is not read once all columns are known.
@@ -494,12 +501,12 @@ class _ModelTable:
         def tuples(rows: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
             for row in rows:
                 if type(row) is unchecked_class and not instance_state(row).expired_attributes:
-                    yield (of_object if _is_new(row) else of_dict)(instance_dict(row))
+                    yield (of_object if is_new(row) else of_dict)(instance_dict(row))
                     continue
                 values = self._row_values(row)
                 if not values.keys() <= known:
                     self._fail_on_new_attributes(values.keys() - known, row)
-                yield (of_object if _is_new(row) else of_dict)(values)
+                yield (of_object if is_new(row) else of_dict)(values)
 
         names = [column.name for _, column in written]
         if row_list is not None:
@@ -534,7 +541,7 @@ class _ModelTable:
             if isinstance(row, dict):
                 raise UsageError(f'"{name}" is no attribute of {self.table_sql}')
             message = f'an object of class {type(row).__name__} has "{name}", which the model lacks'
-            raise UsageError(message, hint="Write the objects of each class by a call of their own.")
+            raise UsageError(message, hint="Write the objects of each class by their own call.")
 
     def _fail_on_new_attributes(self, names: Set[str], row: Any) -> None:
         """Raises an error for attributes that none of the first rows of an iterator has."""
@@ -553,28 +560,12 @@ class _ModelTable:
             values = {name: getattr(row, name) for name in names}
         else:
             values = instance_dict(row)
-        left_out = self.left_out if _is_new(row) else set()
+        left_out = self.left_out if is_new(row) else set()
         return {
             name: values[name]
             for name in names
             if name in values and (values[name] is not None or name not in left_out)
         }
-
-
-def _refuse_repeated(rows: Sequence[Any]) -> None:
-    """Raises an error if an object occurs twice: a session would save it once."""
-    objects = [row for row in rows if not isinstance(row, dict)]
-    if len(set(map(id, objects))) < len(objects):
-        message = "the rows have the same object more than once"
-        raise UsageError(message, hint="Give each row as an object of its own, or as a dict.")
-
-
-def _is_new(row: Any) -> bool:
-    """Returns whether a row is an object that no session has stored or loaded.
-
-    None of such an object stands for no value. None of a stored object is NULL.
-    """
-    return not isinstance(row, dict) and instance_state(row).key is None
 
 
 def _mapper_of(model: Any) -> Any:

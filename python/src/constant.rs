@@ -15,7 +15,7 @@ use crate::rows::RowFault;
 use crate::value_text::{TextTarget, ValueTextWriter};
 
 /// A value as the columns of each kind take it.
-struct ConstantValue {
+struct WrittenConstant {
     column: String,
     texts: Vec<(TextTarget, Result<Option<String>, Refusal>)>,
 }
@@ -38,7 +38,7 @@ pub(crate) fn set_constants(
     let mut writer = ValueTextWriter::new(py)?;
     let mut values = Vec::new();
     for (column, value) in constants {
-        let value = ConstantValue::write(column.extract()?, &value, &mut writer)?;
+        let value = WrittenConstant::write(column.extract()?, &value, &mut writer)?;
         let text = value.first_text().map_err(|error| to_exception(py, &error))?;
         request.constants.push((value.column.clone(), text));
         values.push(value);
@@ -51,12 +51,12 @@ pub(crate) fn set_constants(
     Ok(())
 }
 
-impl ConstantValue {
+impl WrittenConstant {
     fn write(
         column: String,
         value: &Bound<'_, PyAny>,
         writer: &mut ValueTextWriter,
-    ) -> PyResult<ConstantValue> {
+    ) -> PyResult<WrittenConstant> {
         let mut texts = Vec::new();
         for target in targets() {
             let mut text = String::new();
@@ -70,7 +70,7 @@ impl ConstantValue {
             };
             texts.push((target, text));
         }
-        Ok(ConstantValue { column, texts })
+        Ok(WrittenConstant { column, texts })
     }
 
     /// Returns the text for the first kind of columns that takes the value. A load's identity has

@@ -251,7 +251,8 @@ impl MakeBatches for PythonRows {
         }
         self.text_writer = ValueTextWriter::new(py)?;
         self.columns = targets.iter().map(|it| ColumnWriter::for_column(it.as_ref())).collect();
-        // A stream may change a list or dict and yield it again, so each row is read before the next.
+        // A stream may change a list or dict and yield it again. So each row is read before the
+        // next one.
         let by_row = self.is_stream && self.columns.iter().any(ColumnWriter::takes_changing_values);
         self.block_rows_max = if by_row { 1 } else { BLOCK_ROWS };
         Ok(())

@@ -44,8 +44,8 @@ impl CheckedClass {
         CheckedClass { fields, last: row.get_type().unbind() }
     }
 
-    /// Refuses a row whose class has other fields, or the same in another order. `fields_of` returns
-    /// the fields of a row, or `None` for a row whose values have no names.
+    /// Refuses a row whose class has other fields, or the same in another order. `fields_of`
+    /// returns the fields of a row, or `None` for a row whose values have no names.
     fn check(
         &mut self,
         row: &Bound<'_, PyAny>,

@@ -473,8 +473,8 @@ fn write_bytes(
     }
 }
 
-/// Writes a time. A zone such as Europe/Berlin has no offset without a date, and `str()` would leave
-/// the zone out.
+/// Writes a time. A zone such as Europe/Berlin has no offset without a date, and `str()` would
+/// leave the zone out.
 fn write_time(value: &Bound<'_, PyAny>, out: &mut String) -> Result<(), RowFault> {
     let py = value.py();
     let has_zone = !value.getattr(intern!(py, "tzinfo"))?.is_none();

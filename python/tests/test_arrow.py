@@ -176,7 +176,8 @@ def test_rows_that_are_null_as_a_whole_are_refused(dsn):
 
 def test_types_that_only_pandas_reads_are_refused(dsn):
     pandas = pytest.importorskip("pandas")
-    for values in (pandas.period_range("2024-01", periods=2, freq="M"), pandas.interval_range(0, 2)):
+    periods = pandas.period_range("2024-01", periods=2, freq="M")
+    for values in (periods, pandas.interval_range(0, 2)):
         table = pa.table({"p": pa.array(values)})
         for data in (table, table.to_batches()[0], table.to_reader()):
             with pytest.raises(pgspate.ConversionError, match='column "p" has the type pandas'):

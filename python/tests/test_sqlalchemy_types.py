@@ -35,6 +35,7 @@ class Reversed(sa.types.TypeDecorator):
         return None if value is None else value[::-1]
 
 
+EAST = dt.timezone(dt.timedelta(hours=5, minutes=30))
 UTC_MOMENT = dt.datetime(2024, 2, 29, 23, 59, 59, 999999, tzinfo=dt.timezone.utc)
 LONG = Decimal("12345678901234567890.123456789")
 VALUES = [
@@ -52,9 +53,9 @@ VALUES = [
     (sa.LargeBinary, [b"\x00\xff%s", b""]),
     (sa.Date, [dt.date(1, 1, 1), dt.date(9999, 12, 31)]),
     (sa.Time, [dt.time(23, 59, 59, 999999)]),
-    (sa.Time(timezone=True), [dt.time(1, 2, tzinfo=dt.timezone(dt.timedelta(hours=5, minutes=30)))]),
+    (sa.Time(timezone=True), [dt.time(1, 2, tzinfo=EAST)]),
     (sa.DateTime, [dt.datetime(1, 1, 1), dt.datetime(2024, 2, 29, 12, 0, 0, 1)]),
-    (sa.DateTime(timezone=True), [UTC_MOMENT, UTC_MOMENT.astimezone(dt.timezone(dt.timedelta(hours=-8)))]),
+    (sa.DateTime(timezone=True), [UTC_MOMENT, UTC_MOMENT.astimezone(EAST)]),
     (sa.Interval, [dt.timedelta(days=-1, microseconds=1), dt.timedelta(days=400)]),
     (pg.INTERVAL, [dt.timedelta(hours=30)]),
     (sa.Uuid, [uuid.UUID(int=2**127 + 1)]),
@@ -62,7 +63,8 @@ VALUES = [
     (sa.Uuid(native_uuid=False), [uuid.UUID(int=5)]),
     (sa.Enum(Color, name="color"), [Color.RED, Color.BLUE]),
     (sa.Enum(Color, name="c2", native_enum=False), [Color.RED]),
-    (sa.Enum(Color, name="c3", values_callable=lambda e: [m.value for m in e]), [Color.RED, Color.BLUE]),
+    (sa.Enum(Color, name="c3", values_callable=lambda e: [m.value for m in e]),
+     [Color.RED, Color.BLUE]),
     (sa.Enum("x", "y", name="letter"), ["x"]),
     (sa.JSON, [{"a": [1, None, "%"]}, [], 0, "text", False, 1e300]),
     (pg.JSONB, [{"ü": {"b": 1.5}}, [1, [2]], None]),

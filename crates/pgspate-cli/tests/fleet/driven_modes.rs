@@ -41,8 +41,8 @@ fn a_job_replaces_the_rows_and_keeps_them_if_it_fails() {
     scene.assert_clean();
 }
 
-/// Indexes that a killed load has dropped belong to the table. Another table in its place would lack
-/// them permanently.
+/// Indexes that a killed load has dropped belong to the table. Another table in its place would
+/// lack them permanently.
 #[test]
 fn a_table_whose_indexes_a_load_has_dropped_is_not_exchanged() {
     let scene = DriverScene::new();

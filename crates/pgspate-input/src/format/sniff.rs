@@ -292,7 +292,8 @@ fn refuse_separator_line(name: &str, body: &[u8]) -> Result<()> {
     Err(Error::new(ErrorKind::Format, message)
         .at(InputPlace { source: Some(name.to_owned()), line: Some(1), ..InputPlace::default() })
         .hint(format!(
-            "Leave the line out, for example by `tail -n +2 FILE`, and give `--delimiter '{shown}'`."
+            "Leave the line out, for example by `tail -n +2 FILE`, and give `--delimiter \
+             '{shown}'`."
         )))
 }
 

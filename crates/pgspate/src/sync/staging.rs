@@ -72,9 +72,9 @@ impl Staging {
     /// Also returns the table if it was created. Blocks the calling thread.
     ///
     /// # Errors
-    /// The errors of [`Survey::take`]. [`ErrorKind::Plan`] if the table does not exist or is a view,
-    /// or if row-level security may hide rows of it. The errors of [`RowPlan::make`] if the source
-    /// does not fit the table.
+    /// The errors of [`Survey::take`]. [`ErrorKind::Plan`] if the table does not exist, if it is a
+    /// view, or if row-level security may hide rows of it. The errors of [`RowPlan::make`] if the
+    /// source does not fit the table.
     pub(super) fn prepare(
         options: &SyncOptions,
         dsn: Dsn,
