@@ -466,12 +466,9 @@ fn times() {
         "time",
         &[Some("24:00:00")],
     );
-    assert_refused(
-        &db,
-        Time64MicrosecondArray::from(vec![86_400_000_001, -1, i64::MIN]),
-        "time",
-        "22008",
-    );
+    for (value, state) in [(86_400_000_001, "22008"), (-1, "22007"), (i64::MIN, "22009")] {
+        assert_refused(&db, Time64MicrosecondArray::from(vec![value]), "time", state);
+    }
     let naive: ArrayRef = Arc::new(TimestampMicrosecondArray::from(vec![Some(0), None]));
     db.run("set timezone = 'Asia/Kolkata'");
     assert_same_in(
