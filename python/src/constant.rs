@@ -86,11 +86,15 @@ impl WrittenConstant {
         let (_, text) = find(target)
             .or_else(|| self.texts.first())
             .ok_or_else(|| Error::new(ErrorKind::Bug, "a value of `set=` has no text"))?;
-        text.as_ref().map(Option::clone).map_err(|refusal| {
-            let place = InputPlace { column: Some(self.column.clone()), ..InputPlace::default() };
-            let error = Error::new(ErrorKind::Type, refusal.message.as_str()).at(place);
-            error.hint_if(refusal.hint.as_deref())
-        })
+        match text {
+            Ok(text) => Ok(text.clone()),
+            Err(Refusal { message, hint }) => {
+                let column = Some(self.column.clone());
+                let place = InputPlace { column, ..InputPlace::default() };
+                let error = Error::new(ErrorKind::Type, message.as_str()).at(place);
+                Err(error.hint_if(hint.as_deref()))
+            }
+        }
     }
 }
 
