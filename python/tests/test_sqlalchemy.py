@@ -456,6 +456,38 @@ def test_within_a_session_a_sync_is_part_of_its_transaction(server, dsn, engine,
     other.dispose()
 
 
+@pytest.mark.parametrize("ids", [[1], [5]])
+def test_within_a_session_no_row_is_taken_for_another(engine, dsn, ids):
+    """Others change a row and vacuum between the comparison and the write of a sync."""
+    psycopg = pytest.importorskip("psycopg")
+    other, older = (psycopg.connect(dsn, autocommit=auto) for auto in (True, False))
+    with orm.Session(engine) as session:
+        session.add_all([Order(id=1, note="a"), Order(id=2, note="b")])
+        session.commit()
+    other.execute("update \"Order lines\" set status = 'old' where id = 1")
+    other.execute('vacuum "Order lines"')
+    older.execute("update \"Order lines\" set status = 'newer' where id = 1")
+    writes = []
+
+    @sa.event.listens_for(engine, "before_cursor_execute")
+    def change_meanwhile(connection, cursor, statement, *rest):
+        if statement.startswith(("delete from public", "update public")) and not writes:
+            writes.append(statement)
+            older.commit()
+            other.execute('vacuum "Order lines"')
+            other.execute("insert into \"Order lines\" (id, \"a note\") values (999, 'b')")
+
+    rows = [Order(id=n, note="a", status="synced") for n in ids]
+    with orm.Session(engine) as session:
+        with pytest.raises(pgspate.ServerError) as refused:
+            pgspate.sqlalchemy.sync(session, Order, rows, scope=Order.note == "a", within=session,
+                                    max_delete="100%")
+        assert refused.value.sqlstate == "40001" and writes
+    assert [(one.id, one.note) for one in orders(engine)] == [(1, "a"), (2, "b"), (999, "b")]
+    other.close()
+    older.close()
+
+
 def test_to_sql_of_pandas_takes_pandas_method(server, dsn, engine):
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({
