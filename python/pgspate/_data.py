@@ -104,7 +104,7 @@ def _refuse_unreadable(data: Any, name: str) -> None:
     if schema is None and not str(getattr(data, "type", "struct")).startswith("struct"):
         hint = 'Make a table of it: `pyarrow.table({"name": values})`.'
         raise UsageError(f"an object of class {name} has no columns", hint=hint)
-    if schema is None and getattr(data, "null_count", 0):
+    if schema is None and getattr(data, "null_count", None):
         hint = "Make a table without these rows, for example by `array.drop_null()`."
         raise UsageError("the Arrow data has rows that are NULL as a whole", hint=hint)
     for field in schema or []:
