@@ -274,28 +274,16 @@ pub async fn is_job_running(client: &Client, job: i64) -> Result<bool> {
     Ok(client.fetch_one(&sql, &[]).await.map_err(ledger_error())?.get(0))
 }
 
-/// Returns whether changes to a table are not put back. The ledger must exist.
+/// Returns whether jobs, except job `except`, have changed a table and not put the changes back.
+/// The ledger must exist.
 ///
 /// # Errors
 /// [`ErrorKind::Server`] if the server refuses the query, [`ErrorKind::Connect`] if the connection
 /// fails.
-pub(super) async fn has_outstanding_on(client: &Client, table: u32) -> Result<bool> {
-    let sql = "select exists (select from pgspate.change \
-               where table_oid = $1 and done < cardinality(steps))";
-    let row = client.fetch_one(sql, &[&table]).await;
-    Ok(row.map_err(|error| schema::with_grant_hint(ledger_error()(error)))?.get(0))
-}
-
-/// Returns whether another job than `job` has changed a table and not put it back. Jobs whose rows
-/// the role may not see do not count.
-///
-/// # Errors
-/// [`ErrorKind::Server`] if the server refuses the query, [`ErrorKind::Connect`] if the connection
-/// fails.
-pub async fn is_changed_by_others(client: &Client, table: u32, job: JobId) -> Result<bool> {
+pub async fn has_outstanding_on(client: &Client, table: u32, except: i64) -> Result<bool> {
     let sql = "select exists (select from pgspate.change \
                where table_oid = $1 and job <> $2 and done < pg_catalog.cardinality(steps))";
-    let row = client.fetch_one(sql, &[&table, &job.0]).await;
+    let row = client.fetch_one(sql, &[&table, &except]).await;
     Ok(row.map_err(|error| schema::with_grant_hint(ledger_error()(error)))?.get(0))
 }
 

@@ -68,7 +68,7 @@ impl LedgerState {
             biased;
             schema::check_version(client),
             KnownFiles::read(client, identity, restart),
-            change::has_outstanding_on(client, identity.table_oid)
+            change::has_outstanding_on(client, identity.table_oid, 0)
         );
         version?;
         let upgraded = [SqlState::UNDEFINED_COLUMN, SqlState::UNDEFINED_TABLE];

@@ -39,7 +39,7 @@ mod unlogged;
 
 pub use change::{
     NewChange, RecordedChange, SETTING_CHANGE, adopt_changes, claim_changes,
-    forget_changes_of_dropped_tables, is_changed_by_others, is_job_running, is_table_renamed,
+    forget_changes_of_dropped_tables, has_outstanding_on, is_job_running, is_table_renamed,
     mark_kind_restored, outstanding_changes, record_changes,
 };
 pub use dropped_keys::{

@@ -141,7 +141,7 @@ pub(super) async fn begin_new_job(
         biased;
         client.simple_query(&sql),
         prune_old_jobs(client),
-        change::has_outstanding_on(client, identity.table_oid)
+        change::has_outstanding_on(client, identity.table_oid, 0)
     );
     let answers = match begun {
         // Another session started the job after this session had looked the job up.

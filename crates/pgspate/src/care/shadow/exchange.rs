@@ -165,7 +165,7 @@ pub(super) async fn lock(
     if !client.fetch_one(look, &[&names.table, &names.oid]).await?.get::<_, bool>(0) {
         return Err(ExchangeError::Changed("another table has its name now".to_owned()));
     }
-    match ledger::is_changed_by_others(client, names.oid, job).await {
+    match ledger::has_outstanding_on(client, names.oid, job.0).await {
         Ok(false) => Ok(()),
         Ok(true) => {
             let why = "another load has not put back its indexes and options";
