@@ -70,11 +70,9 @@ impl ColumnWriter {
             check_is_kept(guessed, value, class, text_writer)?;
         }
         match class {
-            // The writer of texts refuses numbers and dates in a column of bytea.
-            ValueClass::Int | ValueClass::Float | ValueClass::Date
-                if self.target == TextTarget::Bytes =>
-            {
-                text_writer.write_text(value, &self.target, text)?;
+            // The writer of texts decides which values are bytes.
+            _ if self.target == TextTarget::Bytes => {
+                self.append_text(value, text_writer, text)?;
             }
             ValueClass::Str => self.values.text(text_of_str(value)?),
             ValueClass::Int => match value.extract() {
@@ -95,15 +93,24 @@ impl ColumnWriter {
             }
             _ if class == ValueClass::Datetime
                 && self.append_datetime(value, &text_writer.classes)? => {}
-            _ => {
-                text.clear();
-                match text_writer.write_text(value, &self.target, text)? {
-                    true => self.values.text(text),
-                    false => self.values.null(),
-                }
-            }
+            _ => self.append_text(value, text_writer, text)?,
         }
         Ok(self.values.len() - before)
+    }
+
+    /// Appends a value as text.
+    fn append_text(
+        &mut self,
+        value: &Bound<'_, PyAny>,
+        text_writer: &mut ValueTextWriter,
+        text: &mut String,
+    ) -> Result<(), RowFault> {
+        text.clear();
+        match text_writer.write_text(value, &self.target, text)? {
+            true => self.values.text(text),
+            false => self.values.null(),
+        }
+        Ok(())
     }
 
     /// Returns the array of the appended values, and begins a new array.
