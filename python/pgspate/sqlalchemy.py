@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import NoInspectionAvailable, SAWarning
 from sqlalchemy.orm.attributes import instance_dict, instance_state
 
-from . import _calls
+from . import _calls, _pgspate
 from ._caller_transaction import copy_rows, qualified_name_and_oid, run_sync_script
 from ._errors import PlanError, UsageError
 from ._mapper_values import MapperValue, mapper_values, refuse_shared_table
@@ -459,9 +459,13 @@ class _ModelTable:
         """Returns the names of the columns to write, and the rows as tuples of these columns."""
         row_list = rows if isinstance(rows, (list, tuple)) else None
         rest: Iterator[Any] = iter(()) if row_list is not None else iter(rows)
-        # A generator may change a dict and yield it again.
-        ahead = (dict(row) if isinstance(row, dict) else row for row in islice(rest, _ROWS_AHEAD))
-        first_rows = list(ahead) if row_list is None else row_list
+        first_rows = row_list
+        if first_rows is None:
+            # A generator may change a dict and yield it again.
+            first_rows = [
+                _pgspate.copy_row(row) if isinstance(row, dict) else row
+                for row in islice(rest, _ROWS_AHEAD)
+            ]
         if not first_rows:
             # The columns do not matter, because no row is written.
             return [], []
