@@ -264,6 +264,14 @@ impl ResultsWriter {
     }
 }
 
+impl Drop for ResultsWriter {
+    /// Unlocks the file. Closing it would not do: a process that another thread starts has a copy
+    /// of the open file, with its lock, for a moment.
+    fn drop(&mut self) {
+        let _ = self.file.unlock();
+    }
+}
+
 /// Returns the path of the new file during a replacement.
 fn partial(path: &Path) -> PathBuf {
     path.with_extension("jsonl.part")
@@ -539,6 +547,15 @@ pub(crate) mod tests {
         let _writer = ResultsWriter::open(folder.path()).unwrap();
         let error = ResultsWriter::open(folder.path()).err().unwrap();
         assert!(error.to_string().starts_with("another run writes"));
+    }
+
+    #[test]
+    fn the_file_is_unlocked_although_a_started_process_has_a_copy_of_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let writer = ResultsWriter::open(folder.path()).unwrap();
+        let _copy = writer.file.try_clone().unwrap();
+        drop(writer);
+        ResultsWriter::open(folder.path()).unwrap();
     }
 
     #[test]

@@ -156,7 +156,8 @@ mod tests {
         lock.lock().unwrap();
         remove_unlocked(base.path());
         assert!(!dead.exists() && alive.exists() && other.exists());
-        drop(lock);
+        // A process that another test starts may have a copy of the file, with its lock.
+        lock.unlock().unwrap();
         remove_unlocked(base.path());
         assert!(!alive.exists());
     }
