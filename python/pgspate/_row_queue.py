@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable, Iterator
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from . import _pgspate
@@ -12,6 +12,8 @@ from ._errors import Cancelled
 
 # The most rows in the queue.
 _ROWS_MAX = 2000
+# How often, in seconds, the reader checks whether the call still needs rows.
+_POLL = 0.05
 
 
 class _EndOfRows:
@@ -30,10 +32,13 @@ class RowQueue:
         name: Name of the rows in messages.
     """
 
-    def __init__(self, rows: AsyncIterable[Any], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, rows: AsyncIterable[Any], loop: asyncio.AbstractEventLoop, stop: _pgspate.Stop
+    ) -> None:
         self.name = type(rows).__name__
         self._source = rows
         self._loop = loop
+        self._stop = stop
         self._queue: SimpleQueue[Any] = SimpleQueue()
         self._has_room = asyncio.Event()
         self._is_full = False
@@ -74,7 +79,12 @@ class RowQueue:
 
     def __iter__(self) -> Iterator[Any]:
         while True:
-            row = self._queue.get()
+            try:
+                row = self._queue.get(timeout=_POLL)
+            except Empty:
+                if self._stop.has_ended:
+                    return
+                continue
             if isinstance(row, _EndOfRows):
                 if row.error is not None:
                     raise row.error

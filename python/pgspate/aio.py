@@ -171,7 +171,7 @@ async def _run(command: Command[_R], data: Any, options: Mapping[str, Any]) -> _
     queue = None
     # An iterable that also has `__iter__` is read on the call's thread.
     if isinstance(data, AsyncIterable) and not hasattr(data, "__iter__"):
-        data = queue = RowQueue(data, asyncio.get_running_loop())
+        data = queue = RowQueue(data, asyncio.get_running_loop(), stop)
     call = asyncio.ensure_future(asyncio.to_thread(command, data, options, stop))
     filling = None if queue is None else asyncio.ensure_future(queue.fill())
     try:

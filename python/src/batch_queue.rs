@@ -11,6 +11,12 @@ use std::time::Duration;
 use pgspate::format::memory::BatchTarget;
 use pgspate::{Error, ErrorKind, Result};
 
+/// A batch of rows or events.
+pub(crate) trait Batch: Send + Sized + 'static {
+    /// Appends the next batch to this one. Returns it if it stays a batch of its own.
+    fn append(&mut self, next: Self) -> Option<Self>;
+}
+
 /// The next task of the calling thread.
 pub(crate) enum CallerTask {
     /// Start at the first row, for these columns.
@@ -70,7 +76,7 @@ struct BatchQueueState<T> {
     is_closed: bool,
 }
 
-impl<T: Send + 'static> BatchQueue<T> {
+impl<T: Batch> BatchQueue<T> {
     /// Requests all rows, from the first one, and returns an iterator over their batches.
     pub(crate) fn request(
         &self,
@@ -123,15 +129,14 @@ impl<T: Send + 'static> BatchQueue<T> {
         }
     }
 
-    /// Returns whether the queue is empty. The engine may then be waiting for a batch.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.lock().batches.is_empty()
-    }
-
     /// Adds a batch or an error to the queue. `None` marks the end of the rows.
     pub(crate) fn put(&self, batch: Option<Result<T>>) {
         let mut state = self.lock();
         state.is_open = state.is_open && matches!(batch, Some(Ok(_)));
+        let batch = match (state.batches.back_mut(), batch) {
+            (Some(Ok(last)), Some(Ok(next))) => last.append(next).map(Ok),
+            (_, batch) => batch,
+        };
         state.batches.extend(batch);
         drop(state);
         self.0.changed.notify_all();

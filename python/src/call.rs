@@ -16,7 +16,7 @@ use pgspate::session::stopped_error;
 use pgspate::{Error, ErrorKind, Result, apply, load};
 use pyo3::prelude::*;
 
-use crate::batch_queue::{BatchQueue, CallerTask};
+use crate::batch_queue::{Batch, BatchQueue, CallerTask};
 use crate::errors::to_exception;
 use crate::rows::RowFault;
 
@@ -45,7 +45,7 @@ pub(crate) trait CallWatch: Default + Send + Sync + 'static {
 /// Makes batches on the calling thread, for the engine.
 pub(crate) trait MakeBatches {
     /// A batch of rows or events.
-    type Batch: Send + 'static;
+    type Batch: Batch;
 
     /// Starts at the first row. `targets` are the table's columns.
     fn begin(&mut self, py: Python<'_>, targets: &[Option<BatchTarget>]) -> PyResult<()>;
@@ -108,7 +108,10 @@ impl<W: CallWatch> CallState<W> {
 /// A Python object with which another thread can stop a call.
 #[pyclass(frozen, module = "pgspate._pgspate")]
 #[derive(Debug, Default)]
-pub(crate) struct Stop(AtomicBool);
+pub(crate) struct Stop {
+    is_asked: AtomicBool,
+    has_ended: Arc<AtomicBool>,
+}
 
 #[pymethods]
 impl Stop {
@@ -119,7 +122,13 @@ impl Stop {
 
     /// Asks the call to roll back and raise `Cancelled`.
     fn set(&self) {
-        self.0.store(true, SeqCst);
+        self.is_asked.store(true, SeqCst);
+    }
+
+    /// Returns whether the engine has ended, so that the call needs no more rows or events.
+    #[getter]
+    fn has_ended(&self) -> bool {
+        self.has_ended.load(SeqCst)
     }
 }
 
@@ -142,12 +151,16 @@ impl<'py, M: MakeBatches> Caller<'py, M> {
         let state = CallState::default();
         let result: Arc<Mutex<Option<Result<T>>>> = Arc::default();
         let queue = self.queue.clone();
+        let has_ended = self.stop.as_ref().map(|stop| Arc::clone(&stop.get().has_ended));
         let (engine_state, engine_result) = (state.clone(), Arc::clone(&result));
         let thread = std::thread::Builder::new().name("pgspate".to_owned()).spawn(move || {
             let ended = catch_unwind(AssertUnwindSafe(|| engine(&engine_state)));
             let bug = |_| Err(Error::new(ErrorKind::Bug, "the engine panicked"));
             *engine_result.lock().unwrap_or_else(PoisonError::into_inner) =
                 Some(ended.unwrap_or_else(bug));
+            if let Some(has_ended) = has_ended {
+                has_ended.store(true, SeqCst);
+            }
             queue.wake();
         });
         thread.map_err(PyErr::from)?;
@@ -198,7 +211,7 @@ impl<'py, M: MakeBatches> Caller<'py, M> {
         if is_failed {
             return Ok(());
         }
-        if self.stop.as_ref().is_some_and(|stop| stop.get().0.load(SeqCst)) {
+        if self.stop.as_ref().is_some_and(|stop| stop.get().is_asked.load(SeqCst)) {
             return Err(to_exception(py, &stopped_error()));
         }
         if let Some(progress) =
@@ -260,6 +273,12 @@ impl CallWatch for NoProgress {
 
 /// The type of the maker for calls without rows or events. It has no values.
 pub(crate) enum NoBatches {}
+
+impl Batch for () {
+    fn append(&mut self, (): ()) -> Option<()> {
+        None
+    }
+}
 
 impl MakeBatches for NoBatches {
     type Batch = ();

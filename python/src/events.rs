@@ -1,7 +1,8 @@
 //! Converts Python's events into lines of JSON, which the engine decodes.
 //!
-//! Events that are text stay as they are, and dicts become JSON. Events are sent in blocks. If the
-//! queue to the engine is empty, an event is sent at once and does not wait for the next event.
+//! Events that are text stay as they are, and dicts become JSON. Each event is put into the queue
+//! before the next one is read, because the next one may take long to come. The queue joins events
+//! into blocks.
 
 use std::fmt::Write as _;
 use std::io::{self, Cursor, Read};
@@ -11,13 +12,13 @@ use pgspate::{Error, ErrorKind, InputPlace, Result};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyIterator, PyString};
 
-use crate::batch_queue::BatchQueue;
+use crate::batch_queue::{Batch, BatchQueue};
 use crate::call::MakeBatches;
 use crate::classes::{ClassCache, ValueClass};
 use crate::rows::RowFault;
 use crate::value_text::{TextTarget, ValueTextWriter};
 
-/// The size in bytes at which a block of events is sent.
+/// The size in bytes at which a block of events is complete.
 const BLOCK_BYTES: usize = 64 << 10;
 /// The deepest nesting of an event.
 const DEPTH_MAX: usize = 100;
@@ -26,27 +27,18 @@ const DEPTH_MAX: usize = 100;
 pub(crate) struct PythonEvents {
     events: Py<PyIterator>,
     text_writer: ValueTextWriter,
-    queue: BatchQueue<Vec<u8>>,
     name: String,
     /// The number of events read so far.
     count: u64,
-    /// The fault of an event, kept until the events before it are sent.
-    fault: Option<RowFault>,
 }
 
 impl PythonEvents {
-    pub(crate) fn new(
-        data: &Bound<'_, PyAny>,
-        name: &str,
-        queue: &BatchQueue<Vec<u8>>,
-    ) -> PyResult<PythonEvents> {
+    pub(crate) fn new(data: &Bound<'_, PyAny>, name: &str) -> PyResult<PythonEvents> {
         Ok(PythonEvents {
             events: data.try_iter()?.unbind(),
             text_writer: ValueTextWriter::new(data.py())?,
-            queue: queue.clone(),
             name: name.to_owned(),
             count: 0,
-            fault: None,
         })
     }
 
@@ -219,40 +211,28 @@ impl MakeBatches for PythonEvents {
     }
 
     fn next(&mut self, py: Python<'_>) -> Result<Option<Vec<u8>>, RowFault> {
-        if let Some(fault) = self.fault.take() {
-            return Err(fault);
+        let Some(event) = self.events.bind(py).clone().next() else { return Ok(None) };
+        self.count += 1;
+        let mut line = String::new();
+        match self.append_line(&event?, &mut line) {
+            Ok(()) => Ok(Some(line.into_bytes())),
+            Err(RowFault::Value(error)) => Err(RowFault::Value(error.at(InputPlace {
+                source: Some(self.name.clone()),
+                line: Some(self.count),
+                ..InputPlace::default()
+            }))),
+            Err(python) => Err(python),
         }
-        let mut block = String::new();
-        while block.len() < BLOCK_BYTES && (block.is_empty() || !self.queue.is_empty()) {
-            let appended = match self.events.bind(py).clone().next() {
-                Some(event) => {
-                    self.count += 1;
-                    event
-                        .map_err(RowFault::from)
-                        .and_then(|event| self.append_line(&event, &mut block))
-                }
-                None => break,
-            };
-            if let Err(fault) = appended {
-                let fault = match fault {
-                    RowFault::Value(error) => RowFault::Value(error.at(InputPlace {
-                        source: Some(self.name.clone()),
-                        line: Some(self.count),
-                        ..InputPlace::default()
-                    })),
-                    python @ RowFault::Python(_) => python,
-                };
-                // The complete lines before the fault are sent first.
-                let end = block.rfind('\n').map_or(0, |end| end + 1);
-                block.truncate(end);
-                if block.is_empty() {
-                    return Err(fault);
-                }
-                self.fault = Some(fault);
-                break;
-            }
+    }
+}
+
+impl Batch for Vec<u8> {
+    fn append(&mut self, next: Vec<u8>) -> Option<Vec<u8>> {
+        if self.len() >= BLOCK_BYTES {
+            return Some(next);
         }
-        Ok((!block.is_empty()).then(|| block.into_bytes()))
+        self.extend_from_slice(&next);
+        None
     }
 }
 

@@ -164,7 +164,7 @@ pub(crate) fn prepare_apply<'py>(
         options.sources = data.extract()?;
     } else {
         options.sources.clear();
-        events = Some(PythonEvents::new(&data, &name, &queue)?);
+        events = Some(PythonEvents::new(&data, &name)?);
         iterable_name = Some(name);
     }
     let (to, caller) = call.into_caller(events, queue);

@@ -14,7 +14,7 @@ use pgspate::{Error, ErrorKind, InputPlace, Result};
 use pyo3::prelude::*;
 use pyo3::types::{PyIterator, PyTuple};
 
-use crate::batch_queue::BatchQueue;
+use crate::batch_queue::{Batch, BatchQueue};
 use crate::call::MakeBatches;
 use crate::column::ColumnWriter;
 use crate::infer::infer_column_types;
@@ -237,6 +237,12 @@ impl RowFault {
         let place = error.place().cloned().unwrap_or_default();
         let row = nth.map(|nth| nth as u64 + 1);
         RowFault::Value(error.at(InputPlace { row, ..place }))
+    }
+}
+
+impl Batch for RecordBatch {
+    fn append(&mut self, next: RecordBatch) -> Option<RecordBatch> {
+        Some(next)
     }
 }
 

@@ -188,6 +188,29 @@ def test_an_event_does_not_wait_for_the_next_one(db, dsn, parts):
     assert done[0].events == 4 and done[0].batches == 4
 
 
+def test_the_last_event_of_a_burst_does_not_wait_for_the_next_one(db, dsn, parts):
+    def events():
+        sent = 0
+        for burst in range(1, 20):
+            for _ in range(burst):
+                sent += 1
+                yield {"op": "insert", "table": "parts", "row": {"id": sent}}
+            while len(parts()) < sent:
+                pass
+
+    assert pgspate.apply(events(), to=dsn).events == 190
+
+
+def test_an_error_is_raised_although_the_next_asynchronous_event_never_comes(db, dsn, parts):
+    async def events():
+        yield EVENTS[0]
+        yield {"op": "insert", "table": "nowhere", "row": {"id": 1}}
+        await asyncio.Event().wait()
+
+    with pytest.raises(pgspate.Error, match="nowhere"):
+        asyncio.run(pgspate.aio.apply(events(), to=dsn))
+
+
 def test_asynchronous_events_and_rows(db, dsn, parts):
     db.execute("create table t (a int primary key)")
 

@@ -272,6 +272,15 @@ fn a_header_that_does_not_fit_the_table_is_refused() {
           … `--columns a,b,...`, skip fields without a column with `--ignore-unknown`, or
           … add columns with `--add-columns`.
     "#);
+    case.put("next.csv", "id,nmae,qty\n2,b,2\n");
+    assert_snapshot!(case.refusal("t.csv next.csv --table t --header yes"), @r#"
+    error: column "nmae" of relation "t" does not exist
+      at: t.csv
+
+    hint: Did you mean column "name"? Name the columns for the input's fields with
+          … `--columns a,b,...`, skip fields without a column with `--ignore-unknown`, or
+          … add columns with `--add-columns`.
+    "#);
     case.put("twice.csv", "id,name,ID\n1,a,1\n");
     assert_snapshot!(case.refusal("twice.csv --table t --header yes"), @r#"
     error: field "ID" matches no column of "t" exactly, and field "id" differs from it in

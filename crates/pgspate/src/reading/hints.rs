@@ -7,7 +7,7 @@ use crate::format::delimited::{Eol, parse_records};
 use crate::format::sniff::names_format;
 use crate::plan::{RowPlan, encoding_name_hint};
 use crate::source::Input;
-use crate::{Error, ErrorKind};
+use crate::{Error, ErrorKind, InputPlace};
 
 impl SniffedInputs {
     /// Adds a hint to an error about the names or the number of fields, if the first line is a
@@ -34,9 +34,16 @@ impl SniffedInputs {
     }
 
     /// Adds a hint to the error that a name of the header is not a column, if the header may be a
-    /// row.
+    /// row. Names the input with the header if there are several inputs.
     pub(crate) fn hint_header(&self, error: Error) -> Error {
         let is_of_name = error.sqlstate() == Some(&SqlState::UNDEFINED_COLUMN);
+        let error = match self.inputs.get(self.guessed.sampled) {
+            Some(input) if self.inputs.len() > 1 && self.unknown_field(&error).is_some() => {
+                let source = Some(input.name().to_owned());
+                error.at(InputPlace { source, ..InputPlace::default() })
+            }
+            _ => error,
+        };
         match self.sniffed.header_doubt {
             Some(doubt) if is_of_name && self.sniffed.header => error.hint_also(&format!(
                 "If the first line is a row, load with `--header no`: it was taken for a header, \
@@ -44,6 +51,14 @@ impl SniffedInputs {
             )),
             _ => self.hint_title(self.hint_repeated_name(error)),
         }
+    }
+
+    /// Returns the position of the header's name that is not a column, if this is the error.
+    fn unknown_field(&self, error: &Error) -> Option<usize> {
+        let RecordShape::Delimited { header: Some(names), .. } = &self.shape else { return None };
+        let message = error.to_string();
+        let unknown = |name: &str| message.starts_with(&format!("column \"{name}\" of relation"));
+        names.iter().position(|name| unknown(name))
     }
 
     /// Adds a hint to the error that a name is not a column, if the header does not have the name.
@@ -57,9 +72,7 @@ impl SniffedInputs {
             return error;
         };
         let read: Vec<_> = read.into_iter().map(Option::unwrap_or_default).collect();
-        let message = error.to_string();
-        let unknown = |name: &str| message.starts_with(&format!("column \"{name}\" of relation"));
-        let nth = made.iter().position(|name| unknown(name));
+        let nth = self.unknown_field(&error);
         let Some((nth, name)) = nth.and_then(|nth| Some((nth, raw_names(&read).get(nth)?.clone())))
         else {
             return error;

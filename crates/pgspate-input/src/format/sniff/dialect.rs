@@ -64,12 +64,14 @@ pub(super) fn sniff_dialect(
     let is_empty = |record: &Vec<SampleField>| record.len() == 1 && record[0].text.is_empty();
     let begins_empty = records.first().is_some_and(is_empty);
     records.retain(|record| !is_empty(record));
+    let is_marker = |record: &mut Vec<SampleField>| record.len() == 1 && record[0].text == b"\\.";
+    let has_marker = sniffed.format == Format::Text && records.pop_if(is_marker).is_some();
     sniffed.title = find_title(&records);
     detect_trailing_delimiter(&mut records, known, sniffed);
     detect_null(&records, given, sniffed);
     sniffed.columns = records.first().map_or(0, Vec::len);
     sniffed.begins_empty = begins_empty && sniffed.columns > 1;
-    detect_header(&records, known, given, sniffed);
+    detect_header(&records, has_marker, known, given, sniffed);
     if !complete && sniffed.header_doubt == Some(ONLY_LINE) {
         sniffed.header_doubt = Some("the first 256 KiB have no other whole line");
     }
@@ -350,9 +352,11 @@ fn detect_null(records: &[Vec<SampleField>], given: &SniffOverrides, sniffed: &m
     }
 }
 
-/// Decides whether the first record names the columns.
+/// Decides whether the first record names the columns. `has_marker` means that the sample ends with
+/// COPY's end marker.
 fn detect_header(
     records: &[Vec<SampleField>],
+    has_marker: bool,
     known: Option<&[String]>,
     given: &SniffOverrides,
     sniffed: &mut SniffedFormat,
@@ -360,6 +364,9 @@ fn detect_header(
     let (header, why) = match (given.header, records.split_first()) {
         (Some(header), _) => (header, "as given"),
         (None, None) => (false, "there are no records"),
+        (None, Some((first, _))) if has_marker && known_names(first, known) == 0 => {
+            (false, "PostgreSQL writes no header above data with an end marker")
+        }
         (None, Some((first, rest))) => {
             let (header, why) = judge_header(first, rest, known, sniffed);
             sniffed.header_doubt = match why {
