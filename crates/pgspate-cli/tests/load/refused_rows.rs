@@ -345,8 +345,8 @@ fn lanes_that_deadlock_report_the_duplicate_key() {
 fn equal_keys_on_standard_input_are_refused() {
     let case = LoadCase::new("create table big (id int unique, qty int, note text)");
     let rows = big_csv(&[(200_003, "3,1,again")]);
-    let run = case.load_from(rows.clone(), "- --table big --quiet");
-    assert_snapshot!(run.refusal(), @r#"
+    let by_one_lane = case.load_from(rows.clone(), "- --table big --quiet").refusal();
+    assert_snapshot!(by_one_lane, @r#"
     error: could not load "-" into public.big
       caused by: duplicate key value violates unique constraint "big_id_key" (SQLSTATE
           … 23505)
@@ -354,12 +354,15 @@ fn equal_keys_on_standard_input_are_refused() {
       at: -, line 200005, byte 13606571
     "#);
     assert_eq!(case.rows("big").len(), 0);
-    let run = case.load_from(rows, "- --table big --quiet --lanes 4");
-    assert_snapshot!(run.refusal(), @r#"
-    error: could not load "-" into public.big
-      caused by: two rows have the same unique key
+    let by_lanes = case.load_from(rows, "- --table big --quiet --lanes 4").refusal();
+    // On a busy machine, the lane with the first row may get the last chunk, too.
+    if by_lanes != by_one_lane {
+        assert_snapshot!(by_lanes, @r#"
+        error: could not load "-" into public.big
+          caused by: two rows have the same unique key
 
-    hint: Load with `--lanes 1` to see which rows.
-    "#);
+        hint: Load with `--lanes 1` to see which rows.
+        "#);
+    }
     assert_eq!(case.rows("big").len(), 0);
 }
