@@ -45,9 +45,10 @@ class RowQueue:
 
     async def fill(self) -> None:
         """Fills the queue, on the event loop, until the rows end or this task is cancelled."""
-        rows = aiter(self._source)
+        rows: Any = None
         error: BaseException | None = None
         try:
+            rows = aiter(self._source)
             async for row in rows:
                 # The caller may change the row and yield it again before it is taken.
                 self._queue.put(_pgspate.copy_row(row))

@@ -130,8 +130,14 @@ impl<T: Batch> BatchQueue<T> {
     }
 
     /// Adds a batch or an error to the queue. `None` marks the end of the rows.
+    ///
+    /// Drops what was made for an earlier request. The engine may have requested the rows again
+    /// while the calling thread made this batch.
     pub(crate) fn put(&self, batch: Option<Result<T>>) {
         let mut state = self.lock();
+        if state.requested_targets.is_some() {
+            return;
+        }
         state.is_open = state.is_open && matches!(batch, Some(Ok(_)));
         let batch = match (state.batches.back_mut(), batch) {
             (Some(Ok(last)), Some(Ok(next))) => last.append(next).map(Ok),

@@ -249,6 +249,16 @@ def test_asynchronous_events_and_rows(db, dsn, parts):
         pgspate.load(rows(1), "t", to=dsn)
 
 
+def test_asynchronous_rows_that_cannot_begin_raise_their_exception(db, dsn):
+    class Rows:
+        def __aiter__(self):
+            raise KeyError("mine")
+
+    db.execute("create table t (a int)")
+    with pytest.raises(KeyError, match="mine"):
+        asyncio.run(pgspate.aio.load(Rows(), "t", to=dsn))
+
+
 def test_asynchronous_rows_are_cancelled(db, dsn):
     db.execute("create table t (a int)")
     steps = []

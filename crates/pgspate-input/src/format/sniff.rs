@@ -457,7 +457,7 @@ mod tests {
         let sample = b"id\tname\nkim\tlee\n\\.\n";
         let sniffed = sniff("t.dump", sample, true, Some(&known), &SniffOverrides::default());
         assert!(sniffed.unwrap().header);
-        for sample in [&b"a\tb\nc\t\\.\n"[..], b"a\tb\n\\.\nc\td\n"] {
+        for sample in [&b"a\tb\nc\t\\.\n"[..], b"a\tb\n\\.\nc\td\ne\tf\n"] {
             assert_eq!(sniff_complete("t", sample).unwrap().format, Format::Tsv);
         }
     }
