@@ -13,8 +13,11 @@ use pgspate::{Error, ErrorKind, Result};
 
 /// A batch of rows or events.
 pub(crate) trait Batch: Send + Sized + 'static {
-    /// Appends the next batch to this one. Returns it if it stays a batch of its own.
-    fn append(&mut self, next: Self) -> Option<Self>;
+    /// Appends the next batch to this one. Returns it if it stays a batch of its own, as batches of
+    /// rows do.
+    fn append(&mut self, next: Self) -> Option<Self> {
+        Some(next)
+    }
 }
 
 /// The next task of the calling thread.

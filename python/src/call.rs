@@ -274,11 +274,7 @@ impl CallWatch for NoProgress {
 /// The type of the maker for calls without rows or events. It has no values.
 pub(crate) enum NoBatches {}
 
-impl Batch for () {
-    fn append(&mut self, (): ()) -> Option<()> {
-        None
-    }
-}
+impl Batch for () {}
 
 impl MakeBatches for NoBatches {
     type Batch = ();

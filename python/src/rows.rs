@@ -240,11 +240,7 @@ impl RowFault {
     }
 }
 
-impl Batch for RecordBatch {
-    fn append(&mut self, next: RecordBatch) -> Option<RecordBatch> {
-        Some(next)
-    }
-}
+impl Batch for RecordBatch {}
 
 impl MakeBatches for PythonRows {
     type Batch = RecordBatch;

@@ -9,11 +9,7 @@ use batch_queue::{Batch, BatchQueue, CallerTask};
 
 struct Numbered(u32);
 
-impl Batch for Numbered {
-    fn append(&mut self, next: Numbered) -> Option<Numbered> {
-        Some(next)
-    }
-}
+impl Batch for Numbered {}
 
 #[test]
 fn a_batch_of_an_abandoned_request_is_dropped() {

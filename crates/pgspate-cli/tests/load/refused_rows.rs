@@ -2,10 +2,11 @@
 //! and no row is loaded.
 
 use std::fmt::Write as _;
+use std::thread;
 
 use insta::assert_snapshot;
 
-use crate::support::LoadCase;
+use crate::support::{LoadCase, session, wait_until};
 
 /// Loads `rows` into a table `t` with `columns`. The load must fail. Returns the error.
 fn load_refused_row(columns: &str, rows: &str) -> String {
@@ -343,10 +344,18 @@ fn lanes_that_deadlock_report_the_duplicate_key() {
 
 #[test]
 fn equal_keys_on_standard_input_are_refused() {
-    let case = LoadCase::new("create table big (id int unique, qty int, note text)");
+    // A row of id 3 waits for its turn: lock 7 for the first one, and lock 8 for the second.
+    let case = LoadCase::new(
+        "create function has_turn(note text) returns bool language plpgsql as
+             'begin
+                  perform pg_advisory_xact_lock_shared(case note when ''again'' then 8 else 7 end);
+                  return true;
+              end';
+         create table big (id int unique, qty int, note text, check (id <> 3 or has_turn(note)))",
+    );
     let rows = big_csv(&[(200_003, "3,1,again")]);
-    let by_one_lane = case.load_from(rows.clone(), "- --table big --quiet").refusal();
-    assert_snapshot!(by_one_lane, @r#"
+    let run = case.load_from(rows.clone(), "- --table big --quiet");
+    assert_snapshot!(run.refusal(), @r#"
     error: could not load "-" into public.big
       caused by: duplicate key value violates unique constraint "big_id_key" (SQLSTATE
           … 23505)
@@ -354,15 +363,24 @@ fn equal_keys_on_standard_input_are_refused() {
       at: -, line 200005, byte 13606571
     "#);
     assert_eq!(case.rows("big").len(), 0);
-    let by_lanes = case.load_from(rows, "- --table big --quiet --lanes 4").refusal();
-    // On a busy machine, the lane with the first row may get the last chunk, too.
-    if by_lanes != by_one_lane {
-        assert_snapshot!(by_lanes, @r#"
-        error: could not load "-" into public.big
-          caused by: two rows have the same unique key
+    // The lane with the first row is held until another lane has the second one.
+    let (runtime, holder) = session(&case.db.dsn());
+    runtime.block_on(holder.batch_execute("begin; select pg_advisory_xact_lock(7)")).unwrap();
+    let run = thread::scope(|scope| {
+        let load = scope.spawn(|| case.load_from(rows, "- --table big --quiet --lanes 4"));
+        wait_until("another lane has the second row", || {
+            let sql = "select exists (select from pg_locks where locktype = 'advisory' \
+                       and (classid, objid) = (0, 8))";
+            case.value(sql) == "t"
+        });
+        runtime.block_on(holder.batch_execute("commit")).unwrap();
+        load.join().unwrap()
+    });
+    assert_snapshot!(run.refusal(), @r#"
+    error: could not load "-" into public.big
+      caused by: two rows have the same unique key
 
-        hint: Load with `--lanes 1` to see which rows.
-        "#);
-    }
+    hint: Load with `--lanes 1` to see which rows.
+    "#);
     assert_eq!(case.rows("big").len(), 0);
 }

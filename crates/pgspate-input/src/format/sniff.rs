@@ -213,7 +213,7 @@ pub fn sniff(
         None => {
             refuse_utf16(name, sample)?;
             format_by_extension(name, &mut evidence)
-                .or_else(|| format_by_content(sample, complete, &mut evidence))
+                .or_else(|| format_by_content(sample, &mut evidence))
         }
     };
     if let Some(RowForm::Delimited | RowForm::Keyed(_)) = format.map(Format::rows) {
@@ -369,13 +369,8 @@ fn format_by_extension(name: &str, evidence: &mut Vec<String>) -> Option<Format>
     Some(format)
 }
 
-/// Detects JSON from the first two characters of the content, and COPY text from its end marker.
-/// Delimited text is detected later.
-fn format_by_content(sample: &[u8], complete: bool, evidence: &mut Vec<String>) -> Option<Format> {
-    if complete && ends_with_marker(sample) {
-        evidence.push("format text: the last line is \\.".to_string());
-        return Some(Format::Text);
-    }
+/// Detects JSON from the first two characters of the content. Delimited text is detected later.
+fn format_by_content(sample: &[u8], evidence: &mut Vec<String>) -> Option<Format> {
     let start = skip_space(sample, byte_order_mark_len(sample));
     let next = skip_space(sample, start + 1);
     let is_json = match (sample.get(start), sample.get(next)) {
@@ -388,12 +383,6 @@ fn format_by_content(sample: &[u8], complete: bool, evidence: &mut Vec<String>) 
         evidence.push("format json: begins like JSON".to_string());
     }
     is_json.then_some(Format::Json)
-}
-
-/// Returns whether the last line is the end marker of COPY text, as `pg_dump` writes it.
-fn ends_with_marker(sample: &[u8]) -> bool {
-    let lines = sample.trim_ascii_end();
-    lines.strip_suffix(b"\\.").is_some_and(|rest| matches!(rest.last(), None | Some(b'\r' | b'\n')))
 }
 
 #[cfg(test)]
@@ -420,6 +409,7 @@ mod tests {
             ("x.log", b"a\tb\n1\t2\n", Format::Tsv),
             ("x.log", b"a\tb\n1\t2\n\\.\n", Format::Text),
             ("x.tsv", b"a\tb\n1\t2\n\\.\n", Format::Tsv),
+            ("x.log", b"a,b\n1,2\n\\.\n", Format::Csv),
         ] {
             assert_eq!(sniff_complete(name, sample).unwrap().format, format, "{name}");
         }
@@ -446,9 +436,13 @@ mod tests {
 
     #[test]
     fn data_with_an_end_marker_is_copy_text_without_a_header() {
-        for (sample, columns) in
-            [(&b"ann\tbob\nkim\tlee\n\\.\n"[..], 2), (b"one\n\\.\n\n", 1), (b"\\.\r\n", 0)]
-        {
+        let many = [b"ann\tbob\n".as_slice(), &b"kim\tlee\n".repeat(2000), b"\\.\n"].concat();
+        for (sample, columns) in [
+            (&b"ann\tbob\nkim\tlee\n\\.\n"[..], 2),
+            (b"one\n\\.\n\n", 1),
+            (b"\\.\r\n", 0),
+            (&many, 2),
+        ] {
             let sniffed = sniff_complete("t.dump", sample).unwrap();
             assert_eq!((sniffed.format, sniffed.header), (Format::Text, false));
             assert_eq!((sniffed.columns, &*sniffed.null), (columns, "\\N"));
@@ -457,6 +451,8 @@ mod tests {
         let sample = b"id\tname\nkim\tlee\n\\.\n";
         let sniffed = sniff("t.dump", sample, true, Some(&known), &SniffOverrides::default());
         assert!(sniffed.unwrap().header);
+        let named = sniff_complete("t.csv", b"one\ntwo\n\\.\n").unwrap();
+        assert_eq!((named.format, named.delimiter), (Format::Csv, b','));
         for sample in [&b"a\tb\nc\t\\.\n"[..], b"a\tb\n\\.\nc\td\ne\tf\n"] {
             assert_eq!(sniff_complete("t", sample).unwrap().format, Format::Tsv);
         }

@@ -53,25 +53,30 @@ pub(super) fn sniff_dialect(
     let quote = given.quote.unwrap_or(Some(b'"')).filter(|_| sniffed.format == Format::Csv);
     sniffed.line_end = detect_line_end(body, quote);
     let end = if sniffed.line_end == LineEnd::Cr { b'\r' } else { b'\n' };
-    let sample = DelimitedSample { body, complete, end };
-    let is_delimiter_known = choose_delimiter(&sample, given, name, sniffed);
+    let rows = without_end_marker(body).filter(|_| complete);
+    let (body, has_marker) = (rows.unwrap_or(body), rows.is_some());
     let is_csv_named = given.format.is_some() || split_name(name).1.is_some_and(|e| e == "csv");
+    let may_be_dump = has_marker && !is_csv_named;
+    let sample = DelimitedSample { body, complete, end, may_be_dump };
+    let is_delimiter_known = choose_delimiter(&sample, given, name, sniffed);
     if sniffed.format == Format::Csv && sniffed.delimiter == b'\t' && !is_csv_named {
         sniffed.format = Format::Tsv;
+        if may_be_dump && is_copy_text(body) {
+            sniffed.format = Format::Text;
+            sniffed.evidence.push("format text: the last line is \\.".to_string());
+        }
     }
     choose_quotes(&sample, given, sniffed);
     let mut records = sample.split(sniffed.delimiter, sniffed.quote, sniffed.escape).records;
     let is_empty = |record: &Vec<SampleField>| record.len() == 1 && record[0].text.is_empty();
     let begins_empty = records.first().is_some_and(is_empty);
     records.retain(|record| !is_empty(record));
-    let is_marker = |record: &mut Vec<SampleField>| record.len() == 1 && record[0].text == b"\\.";
-    let has_marker = sniffed.format == Format::Text && records.pop_if(is_marker).is_some();
     sniffed.title = find_title(&records);
     detect_trailing_delimiter(&mut records, known, sniffed);
     detect_null(&records, given, sniffed);
     sniffed.columns = records.first().map_or(0, Vec::len);
     sniffed.begins_empty = begins_empty && sniffed.columns > 1;
-    detect_header(&records, has_marker, known, given, sniffed);
+    detect_header(&records, has_marker && sniffed.format == Format::Text, known, given, sniffed);
     if !complete && sniffed.header_doubt == Some(ONLY_LINE) {
         sniffed.header_doubt = Some("the first 256 KiB have no other whole line");
     }
@@ -89,14 +94,23 @@ pub(super) fn sniff_dialect(
         sniffed.quote = None;
         sniffed.evidence.push("format text: tabs, \\N and no header".to_string());
     }
-    is_delimiter_known
+    is_delimiter_known || sniffed.format == Format::Text
+}
+
+/// Returns the lines before COPY's end marker, if the last line is the marker.
+fn without_end_marker(body: &[u8]) -> Option<&[u8]> {
+    let rows = body.trim_ascii_end().strip_suffix(b"\\.")?;
+    matches!(rows.last(), None | Some(b'\r' | b'\n')).then_some(rows)
 }
 
 /// The bytes of the sample, and the byte that ends its lines.
 struct DelimitedSample<'a> {
+    /// The bytes, without COPY's end marker.
     body: &'a [u8],
     complete: bool,
     end: u8,
+    /// Whether the marker was there, and neither the user nor the name says which format it is.
+    may_be_dump: bool,
 }
 
 impl DelimitedSample<'_> {
@@ -229,7 +243,9 @@ fn choose_delimiter(
             return true;
         }
     }
-    sniffed.delimiter = named_delimiter.unwrap_or(b',');
+    // COPY text of one column has no delimiter.
+    let default = if sample.may_be_dump { b'\t' } else { b',' };
+    sniffed.delimiter = named_delimiter.unwrap_or(default);
     sniffed.evidence.push(format!(
         "delimiter {}: the default, as none was detected",
         display_delimiter(sniffed.delimiter)
@@ -352,11 +368,11 @@ fn detect_null(records: &[Vec<SampleField>], given: &SniffOverrides, sniffed: &m
     }
 }
 
-/// Decides whether the first record names the columns. `has_marker` means that the sample ends with
-/// COPY's end marker.
+/// Decides whether the first record names the columns. `is_dump` means that the sample is COPY text
+/// with an end marker.
 fn detect_header(
     records: &[Vec<SampleField>],
-    has_marker: bool,
+    is_dump: bool,
     known: Option<&[String]>,
     given: &SniffOverrides,
     sniffed: &mut SniffedFormat,
@@ -364,7 +380,7 @@ fn detect_header(
     let (header, why) = match (given.header, records.split_first()) {
         (Some(header), _) => (header, "as given"),
         (None, None) => (false, "there are no records"),
-        (None, Some((first, _))) if has_marker && known_names(first, known) == 0 => {
+        (None, Some((first, _))) if is_dump && known_names(first, known) == 0 => {
             (false, "PostgreSQL writes no header above data with an end marker")
         }
         (None, Some((first, rest))) => {
