@@ -424,6 +424,11 @@ impl EventFolder<'_> {
     /// Updates the row of a key.
     fn update(&mut self, change: &LoggedEvent, key: &[u8]) {
         let (entry_index, is_known) = self.find_or_add_entry(key, RowImage::New);
+        self.update_entry(change, entry_index, is_known);
+    }
+
+    /// Updates the row of an entry. `is_known` is what [`Self::find_or_add_entry`] returned.
+    fn update_entry(&mut self, change: &LoggedEvent, entry_index: usize, is_known: bool) {
         let inserts_if_absent = change.is_complete;
         if let PickedRow::Waiting(row) = self.pick_row(change, entry_index) {
             self.update_waiting(entry_index, row, inserts_if_absent);
@@ -478,7 +483,7 @@ impl EventFolder<'_> {
             let is_gone = self.table.entries[target].row.is_none() && is_known;
             match is_gone {
                 true => self.table.missing += 1,
-                false => self.update(change, to),
+                false => self.update_entry(change, target, is_known),
             }
             return;
         }

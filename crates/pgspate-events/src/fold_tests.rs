@@ -304,6 +304,21 @@ fn a_deleted_row_that_is_updated_is_missing() {
     assert_eq!(rows, Rows::new());
 }
 
+/// The row under the old key is gone, and the target may have a row under the new key.
+#[test]
+fn a_moved_row_that_was_deleted_leaves_the_row_under_its_new_key() {
+    let steps = [HistoryStep::Delete(1), HistoryStep::Move(1, 2, Some(5), None)];
+    let log = log_of(&steps);
+    let folded = fold(&log, 0..2, &[&fold_key()]).unwrap();
+    for before in [Rows::from([(2, [7, 8])]), Rows::new()] {
+        let mut rows = before.clone();
+        write(&mut rows, &log, &folded);
+        let mut expected = before;
+        steps.iter().for_each(|it| apply_step(&mut expected, it));
+        assert_eq!(rows, expected);
+    }
+}
+
 /// Few rows keep the order of their events.
 #[test]
 fn many_rows_are_in_the_order_of_their_keys() {

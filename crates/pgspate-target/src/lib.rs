@@ -50,12 +50,12 @@ pub use recipe::{
 pub use search_path::{
     begin_pinned_sql, pin_transaction_sql, under_users_path_sql, users_path_sql,
 };
-pub use session_settings::read_session;
+pub use session_settings::{COMMITS_WAIT, read_session, value_settings_sql};
 pub use similar_table::suggest_table;
 pub use storage::{StorageFacts, TableStorage};
 pub use table::{
     LEDGER_SCHEMA, NO_HYPERTABLE_GUARD, TargetColumn, TargetTable, Trigger, UnloggedExtent,
-    check_is_user_schema, find_altered_tables,
+    check_is_user_schema, find_altered_tables, known_definitions, refuse_altered_tables_sql,
 };
 pub(crate) use trust::is_trusted_sql;
 pub use trust::untrusted_owner_sql;

@@ -47,8 +47,8 @@ pub struct TargetTable {
     pub storage: TableStorage,
     /// How much of the table a server crash empties.
     pub unlogged: UnloggedExtent,
-    /// Names, types and kinds of the columns, for [`find_altered_tables`].
-    pub columns_fingerprint: String,
+    /// A digest of the table's definition, for [`find_altered_tables`].
+    pub fingerprint: String,
 }
 
 /// How much of a table a server crash empties: the unlogged partitions, or the table itself.
@@ -130,30 +130,61 @@ select c.oid, n.nspname::text, c.relname::text, c.relkind::text,
        row_security_active(c.oid),
        exists (select from pg_extension where extname = 'citus')";
 
-/// The fingerprint of the columns of table `c`. All names are qualified, because the user's search
-/// path may be active.
+/// A digest of what decides how rows of table `c` are written: columns, defaults, unique indexes,
+/// foreign keys, row-level security and inheritance. All names are qualified, because the user's
+/// search path may be active. Foreign keys are known by their triggers, as `pg_constraint` has no
+/// index on the referenced table.
 const FINGERPRINT: &str = "\
-coalesce((select pg_catalog.string_agg(pg_catalog.concat_ws(' ', a.attnum, a.atttypid, a.atttypmod,
-                    a.attcollation, a.attidentity, a.attgenerated, a.attname),
-                    ',' order by a.attnum)
-          from pg_catalog.pg_attribute a
-          where a.attrelid operator(pg_catalog.=) c.oid and a.attnum operator(pg_catalog.>) 0
-            and not a.attisdropped), '')";
+pg_catalog.hashtextextended(pg_catalog.concat_ws(';',
+  (select pg_catalog.string_agg(pg_catalog.concat_ws(' ', a.attnum, a.atttypid, a.atttypmod,
+            a.attcollation, a.attidentity, a.attgenerated, a.attnotnull, a.attname, d.oid),
+            ',' order by a.attnum)
+   from pg_catalog.pg_attribute a left join pg_catalog.pg_attrdef d
+     on d.adrelid operator(pg_catalog.=) a.attrelid and d.adnum operator(pg_catalog.=) a.attnum
+   where a.attrelid operator(pg_catalog.=) c.oid and a.attnum operator(pg_catalog.>) 0
+     and not a.attisdropped),
+  (select pg_catalog.string_agg(pg_catalog.concat_ws(' ', i.indexrelid, i.indimmediate,
+            i.indisprimary, i.indisreplident), ',' order by i.indexrelid)
+   from pg_catalog.pg_index i
+   where i.indrelid operator(pg_catalog.=) c.oid and i.indisunique and i.indisvalid),
+  (select pg_catalog.string_agg(distinct t.tgconstraint::pg_catalog.text, ',')
+   from pg_catalog.pg_trigger t
+   where t.tgrelid operator(pg_catalog.=) c.oid and t.tgconstraint operator(pg_catalog.<>) 0),
+  pg_catalog.row_security_active(c.oid),
+  exists (select from pg_catalog.pg_inherits h where h.inhparent operator(pg_catalog.=) c.oid))
+    collate pg_catalog.\"C\", 0)::pg_catalog.text";
 
-/// Returns the OIDs of the tables whose columns have other fingerprints than the given ones. A
-/// dropped table counts.
+/// Returns a condition: a table of `$1` has another fingerprint than the one at the same place in
+/// `$2`. A dropped table has.
+fn altered_tables_sql(wanted: &str) -> String {
+    format!(
+        "select {wanted} from unnest($1::pg_catalog.oid[], $2::pg_catalog.text[]) c(oid, known) \
+         where {FINGERPRINT} operator(pg_catalog.<>) c.known"
+    )
+}
+
+/// Returns a statement that the server refuses with [`SqlState::DIVISION_BY_ZERO`] if a table was
+/// altered. Its parameters are [`known_definitions`].
+pub fn refuse_altered_tables_sql() -> String {
+    let altered = altered_tables_sql("");
+    format!("select 1 operator(pg_catalog./) case when exists ({altered}) then 0 else 1 end")
+}
+
+/// Returns the OIDs of tables, and their fingerprints as they were read.
+pub fn known_definitions<'a>(
+    known: impl IntoIterator<Item = &'a TargetTable>,
+) -> (Vec<u32>, Vec<&'a str>) {
+    known.into_iter().map(|table| (table.oid, &*table.fingerprint)).unzip()
+}
+
+/// Returns the OIDs of the tables that were altered since they were read. A dropped table counts.
 ///
 /// # Errors
 /// [`ErrorKind::Server`] if the server refuses the query, [`ErrorKind::Connect`] if the connection
 /// fails.
 pub async fn find_altered_tables(client: &Client, known: &[&TargetTable]) -> Result<Vec<u32>> {
-    let oids: Vec<u32> = known.iter().map(|table| table.oid).collect();
-    let prints: Vec<&str> = known.iter().map(|table| &*table.columns_fingerprint).collect();
-    let sql = format!(
-        "select c.oid from unnest($1::pg_catalog.oid[], $2::pg_catalog.text[]) c(oid, known) \
-         where {FINGERPRINT} operator(pg_catalog.<>) c.known"
-    );
-    let rows = client.fetch_all(&sql, &[&oids, &prints]).await;
+    let (oids, prints) = known_definitions(known.iter().copied());
+    let rows = client.fetch_all(&altered_tables_sql("c.oid"), &[&oids, &prints]).await;
     let failed = server_error("could not check whether tables were altered".to_owned());
     Ok(rows.map_err(failed)?.iter().map(|row| row.get(0)).collect())
 }
@@ -301,7 +332,7 @@ impl TargetTable {
                 commits_across_nodes: row.get(7),
                 storage: TableStorage::read(client, oid).await.map_err(failed())?,
                 unlogged: UnloggedExtent::from_flags(&row.get::<_, Vec<Option<bool>>>(8)),
-                columns_fingerprint: row.get(9),
+                fingerprint: row.get(9),
             }));
         }
     }

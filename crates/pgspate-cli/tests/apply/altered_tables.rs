@@ -8,21 +8,21 @@ use crate::support::LoadCase;
 use crate::{command, rows};
 
 /// A stream that reads events from a pipe.
-struct PipedStream<'a> {
+pub(crate) struct PipedStream<'a> {
     case: &'a LoadCase,
     child: Child,
     pipe: ChildStdin,
 }
 
 impl PipedStream<'_> {
-    fn new<'a>(case: &'a LoadCase, args: &str) -> PipedStream<'a> {
+    pub(crate) fn new<'a>(case: &'a LoadCase, args: &str) -> PipedStream<'a> {
         let mut child = spawn(&mut command(case, &format!("- --quiet {args}")));
         let pipe = child.stdin.take().unwrap();
         PipedStream { case, child, pipe }
     }
 
     /// Sends an event of table t, and waits until the query returns the value.
-    fn send(&mut self, event: &str, query: &str, value: &str) {
+    pub(crate) fn send(&mut self, event: &str, query: &str, value: &str) {
         self.write(event);
         wait_until("the event is applied", || self.case.value(query) == value);
     }
@@ -32,13 +32,13 @@ impl PipedStream<'_> {
         writeln!(self.pipe, "{event}").unwrap();
     }
 
-    fn end(self) -> Run {
+    pub(crate) fn end(self) -> Run {
         drop(self.pipe);
         finish(self.child)
     }
 }
 
-const COUNT: &str = "select count(*) from t";
+pub(crate) const COUNT: &str = "select count(*) from t";
 
 /// A changed key keeps the values of a column that the target got while the stream ran.
 #[test]
@@ -142,5 +142,70 @@ fn a_key_that_changes_with_a_column_ends_the_run() {
             assert!(run.stderr.contains(message), "{alter} {event}: {}", run.stderr);
             assert_eq!(rows(&case, "t"), "(1,0,1,)", "{alter} {event}");
         }
+    }
+}
+
+/// The columns stay as they are.
+#[test]
+fn another_key_of_the_same_columns_ends_the_run() {
+    for args in ["", "--direct-rows 0"] {
+        let case = LoadCase::new(
+            "create table t (id int constraint pk primary key, k int not null default 0, v int)",
+        );
+        let mut stream = PipedStream::new(&case, args);
+        stream.send(r#"{"op":"insert","row":{"id":1,"v":1}}"#, COUNT, "1");
+        case.db.run("alter table t drop constraint pk, add primary key (id, k)");
+        case.db.run("insert into t values (1, 1, 1)");
+        stream.write(r#"{"op":"update","key":{"id":1},"row":{"id":1,"v":2}}"#);
+        let run = stream.end();
+        assert_eq!(run.status, Some(2), "{}", run.stderr);
+        let message = "the key of public.t changed while its events were read";
+        assert!(run.stderr.contains(message), "{}", run.stderr);
+        assert_eq!(rows(&case, "t"), "(1,0,1) (1,1,1)", "{args}");
+    }
+}
+
+/// Hidden rows would count as missing.
+#[test]
+fn row_level_security_that_hides_rows_ends_the_run() {
+    let case = LoadCase::new("create table t (id int primary key, v int)");
+    let database = case.value("select current_database()");
+    let role = format!("applier_of_{database}");
+    case.db.run(&format!(
+        "create role {role}; grant create on database {database} to {role}; \
+         grant all on t to {role}"
+    ));
+    let mut as_role = command(&case, "- --quiet");
+    let mut child = spawn(as_role.env("PGOPTIONS", format!("-c role={role}")));
+    let pipe = child.stdin.take().unwrap();
+    let mut stream = PipedStream { case: &case, child, pipe };
+    stream.send(r#"{"op":"insert","row":{"id":1,"v":1}}"#, COUNT, "1");
+    case.db.run("alter table t enable row level security");
+    stream.write(r#"{"op":"update","key":{"id":1},"row":{"id":1,"v":2}}"#);
+    let run = stream.end();
+    case.db.run(&format!("drop owned by {role} cascade; drop role {role}"));
+    assert_eq!(run.status, Some(2), "{}", run.stderr);
+    let message = "row-level security of public.t applies to this role";
+    assert!(run.stderr.contains(message), "{}", run.stderr);
+    assert_eq!(rows(&case, "t"), "(1,1)");
+}
+
+/// Rows of the referenced table are written first.
+#[test]
+fn a_new_foreign_key_decides_on_the_order() {
+    for args in ["", "--direct-rows 0"] {
+        let case = LoadCase::new(
+            "create table t (id int primary key, of int); create table p (id int primary key)",
+        );
+        let mut stream = PipedStream::new(&case, &format!("{args} --at-end apply"));
+        stream.send(r#"{"op":"insert","row":{"id":1}}"#, COUNT, "1");
+        stream.write(r#"{"op":"insert","row":{"id":2},"tx":1}"#);
+        writeln!(stream.pipe, r#"{{"table":"p","op":"insert","row":{{"id":1}},"tx":1}}"#).unwrap();
+        stream.send(r#"{"op":"insert","row":{"id":3}}"#, COUNT, "3");
+        case.db.run("alter table t add foreign key (of) references p on delete cascade");
+        stream.write(r#"{"op":"insert","row":{"id":4,"of":2},"tx":2}"#);
+        writeln!(stream.pipe, r#"{{"table":"p","op":"insert","row":{{"id":2}},"tx":2}}"#).unwrap();
+        stream.end().success();
+        assert_eq!(rows(&case, "t"), "(1,) (2,) (3,) (4,2)", "{args}");
     }
 }

@@ -2,6 +2,7 @@
 
 mod all_formats;
 mod altered_tables;
+mod changed_settings;
 mod dead_letters;
 mod direct_batches;
 mod duplicate_rows;

@@ -74,6 +74,24 @@ fn a_key_change_split_between_two_runs_invents_no_values() {
     assert_eq!(case.value("select note from t where id = 11"), "large 1");
 }
 
+/// The second half of a key change is refused. The next run applies both halves.
+#[test]
+fn a_refused_key_change_is_applied_when_the_target_takes_it() {
+    let case = case();
+    let insert = envelope("c", "null", &row(9, "9", "null"), 8);
+    let [delete, second] = key_change(1, 11);
+    let second = second.replace("\"v\":11", "\"v\":11,\"x\":1");
+    case.put("s.ndjson", insert + &delete + &second);
+    let refusal = apply(&case, "s.ndjson --quiet").refusal();
+    assert!(refusal.contains("column \"x\"") && refusal.contains("line 4"), "{refusal}");
+    assert_eq!(case.value("select string_agg(id::text, ' ' order by id) from t"), "1 2 3 9");
+    case.db.run("alter table t add x int");
+    let run = apply(&case, "s.ndjson --quiet");
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    let kept = case.value("select (id, v, note, x)::text from t where id in (1, 11)");
+    assert_eq!(kept, "(11,11,\"large 1\",1)");
+}
+
 #[test]
 fn an_insert_with_omitted_values_is_refused() {
     let insert = envelope("c", "null", &row(9, "9", UNAVAILABLE), 1);
@@ -148,6 +166,18 @@ fn an_update_of_a_missing_row_invents_no_values() {
         assert_eq!(counts(&report), [0, 0, 0, 1], "{event}");
         assert_eq!(case.value("select count(*) from t"), "3", "{event}");
     }
+}
+
+/// The delete is the last event of a file that may grow.
+#[test]
+fn a_delete_at_the_end_of_a_growing_file_is_applied() {
+    let case = case();
+    case.put("s.ndjson", &key_change(1, 11)[0]);
+    let child = spawn(&mut command(&case, "s.ndjson --follow --quiet"));
+    wait_until("the row is deleted", || case.value("select count(*) from t") == "2");
+    let pid = child.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    assert_eq!(finish(child).status, Some(0));
 }
 
 /// A delete may be the first half of a key change. pgspate waits a limited time for the insert.

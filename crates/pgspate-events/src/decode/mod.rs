@@ -41,6 +41,11 @@ pub trait TargetTypes {
     /// source.
     fn type_of(&self, table: &SourceTable, column: &str) -> Option<Arc<str>>;
 
+    /// Returns a number that changes when the types may have changed.
+    fn version(&self) -> u64 {
+        0
+    }
+
     /// Returns whether the column's values are ignored, also values that cannot be read.
     fn ignores_column(&self, _table: &SourceTable, _column: &str) -> bool {
         false

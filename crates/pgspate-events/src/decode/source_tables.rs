@@ -36,6 +36,8 @@ pub(super) struct SourceTableColumns<K> {
     pub(super) name: Arc<SourceTable>,
     /// The lists of columns, most recently used first.
     lists: Vec<ColumnList<K>>,
+    /// The [`TargetTypes::version`] by which the decoder knows the columns.
+    types_version: u64,
     keys: Vec<Arc<[Box<str>]>>,
 }
 
@@ -77,6 +79,7 @@ impl<K> SourceTables<K> {
         self.tables.push(SourceTableColumns {
             name: Arc::new(name),
             lists: Vec::new(),
+            types_version: 0,
             keys: Vec::new(),
         });
         &mut self.tables[at]
@@ -97,6 +100,11 @@ impl<K> SourceTableColumns<K> {
         learn: &dyn Fn(&str, Option<&str>) -> K,
         read: &mut dyn FnMut(V, &K) -> Result<EventValue>,
     ) -> Result<EventRow> {
+        let version = types.version();
+        if self.types_version != version {
+            self.types_version = version;
+            self.lists.iter_mut().for_each(|list| list.kinds.fill_with(|| None));
+        }
         let at = match self.lists.iter().position(|list| list.is_of(fields)) {
             Some(at) => at,
             None => self.add(fields)?,

@@ -1,9 +1,9 @@
 //! Debezium's changes of keys without headers, and records that only look like such changes.
 
 use pgspate_events::SourceTable;
-use pgspate_events::decode::{Debezium, DebeziumOptions};
+use pgspate_events::decode::{Debezium, DebeziumOptions, Decode, KeyedRecord};
 
-use crate::support::{TypedColumns, decode};
+use crate::support::{TypedColumns, decode, line};
 
 const TYPES: TypedColumns = TypedColumns(&[("id", "int4"), ("note", "text"), ("h", "hstore")]);
 const UNAVAILABLE: &str = "\"__debezium_unavailable_value\"";
@@ -68,6 +68,25 @@ fn records_that_are_not_known_to_be_one_change_are_not_joined() {
         lines(&[no_lsn(&delete), no_lsn(&insert)]),
         [deleted, "Insert public.t {id=2 note=-} in 5 end"]
     );
+}
+
+/// A message's events may be committed before the next message is decoded. So an insert is not
+/// joined to the delete of the message before. Without its omitted value it is refused later.
+#[test]
+fn messages_of_a_topic_are_not_joined_without_headers() {
+    let mut decoder = Debezium::default();
+    let mut events = Vec::new();
+    for (key, op, note) in [(1, "d", "null"), (2, "c", UNAVAILABLE)] {
+        let value = envelope(op, &row(key, note), 24);
+        let key = format!("{{\"id\":{key}}}");
+        let (key, value) = (Some(key.as_bytes()), Some(value.as_bytes()));
+        let record =
+            KeyedRecord { topic: "s.public.t", key, value, headers: &[], is_ordered: true };
+        decoder.decode_keyed(&record, &TYPES, &mut events).unwrap();
+    }
+    let lines: Vec<String> = events.iter().map(line).collect();
+    let deleted = "Delete public.t was {id=1} by [id] in 5 end";
+    assert_eq!(lines, [deleted, "Insert public.t {id=2 note=-} by [id] in 5 end"]);
 }
 
 #[test]

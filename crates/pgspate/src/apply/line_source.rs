@@ -134,8 +134,11 @@ fn read_blocks(
         let read = reader.read_into(&mut bytes, BLOCK_BYTES);
         let read = read.map_err(|error| source::read_error(error, input.name()))?;
         if read == 0 && grows {
+            if !pieces.are_wanted() {
+                return Ok(false);
+            }
             std::thread::sleep(GROWTH_CHECK_INTERVAL);
-            // Sending the empty block fails if the receiver has ended.
+            continue;
         }
         let ends = read == 0 && !grows;
         let block = InputBlock { input: nth, bytes, ends };

@@ -65,6 +65,7 @@ pub fn prepare(options: ApplyOptions, dsn: Dsn, runtime: &Handle) -> Result<Appl
     let settings = WriterSettings {
         dsn,
         limits,
+        value_settings: router.value_settings_sql(),
         dead_letters_max: options.dead_letters_max,
         direct_rows: options.direct_rows,
         inputs: stream_origin::source_names(&origin),

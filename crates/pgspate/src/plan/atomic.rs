@@ -302,7 +302,7 @@ mod tests {
             commits_across_nodes: false,
             storage: TableStorage::Plain,
             unlogged: pgspate_target::UnloggedExtent::Nothing,
-            columns_fingerprint: String::new(),
+            fingerprint: String::new(),
         }
     }
 

@@ -12,7 +12,7 @@ use tokio_postgres::error::SqlState;
 
 use super::WriterOptions;
 use super::counters::{WriterCounters, WriterReport};
-use super::facts::{read_facts, set_up_facts, value_settings_sql};
+use super::facts::{read_facts, set_up_facts};
 use super::governor::LaneGovernor;
 use super::lane::{RecordLane, is_lock_timeout};
 use super::queue::{SetLimits, UnitQueue};
@@ -24,8 +24,8 @@ use super::waiting::{LockedCall, WaitingSessions};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::{Connection, Dsn};
 use pgspate_target::ledger::{KEYS_DROPPED, ensure_ledger, prune_requests};
-use pgspate_target::read_session;
 use pgspate_target::session::ReconnectBackoff;
+use pgspate_target::{read_session, value_settings_sql};
 
 /// How long a lane without work keeps its session.
 pub(super) const IDLE_LIMIT: Duration = Duration::from_secs(60);
@@ -39,11 +39,12 @@ const PRUNE_INTERVAL: Duration = Duration::from_secs(600);
 const FACTS_LIFETIME: Duration = Duration::from_secs(5);
 
 /// Errors for which the records are not at fault: lock timeout, cancelled statement, deadlock,
-/// dropped keys of the table.
-const NOT_TRIED: [SqlState; 4] = [
+/// a server that has become a standby, dropped keys of the table.
+const NOT_TRIED: [SqlState; 5] = [
     SqlState::LOCK_NOT_AVAILABLE,
     SqlState::QUERY_CANCELED,
     SqlState::T_R_DEADLOCK_DETECTED,
+    SqlState::READ_ONLY_SQL_TRANSACTION,
     KEYS_DROPPED,
 ];
 

@@ -7,10 +7,7 @@ use super::shape::ShapeFacts;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
 use pgspate_target::ledger::check_no_dropped_keys_for_writers;
-use pgspate_target::{
-    SessionSettings, TargetTable, TypedQuery, quote_literal, read_session, server_error,
-    suggest_table,
-};
+use pgspate_target::{TargetTable, TypedQuery, read_session, server_error, suggest_table};
 
 /// How long the session that reads facts waits for a lock, in milliseconds.
 const FACTS_LOCK_TIMEOUT: i32 = 1000;
@@ -44,18 +41,6 @@ order by t.tgname";
 const ARRAY_TYPES: &str = "\
 select oid, typarray from pg_catalog.pg_type
 where oid operator(pg_catalog.=) any ($1) and typarray operator(pg_catalog.<>) 0";
-
-/// Returns the SQL that sets what the meaning of a value's text depends on.
-pub(super) fn value_settings_sql(session: &SessionSettings) -> String {
-    let settings = [
-        ("DateStyle", &session.date_style),
-        ("TimeZone", &session.time_zone),
-        ("IntervalStyle", &session.interval_style),
-    ];
-    let set = settings.map(|(name, value)| format!("set {name} = {}", quote_literal(value)));
-    let array_nulls = if session.array_nulls { "on" } else { "off" };
-    format!("{}; set array_nulls = {array_nulls}", set.join("; "))
-}
 
 /// Sets up the session that reads facts. It waits for no lock for long, as callers of other tables
 /// wait for it.

@@ -14,18 +14,12 @@ use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
 use pgspate_target::ledger::{RECORD_REQUEST, find_request, join_record_writers};
 use pgspate_target::{
-    ServerRefusal, TypedParameter, TypedQuery, send_in_order, server_error, users_path_sql,
+    COMMITS_WAIT, ServerRefusal, TypedParameter, TypedQuery, send_in_order, server_error,
+    users_path_sql,
 };
 
 /// The most prepared statements of a session.
 const STATEMENTS_MAX: usize = 500;
-
-/// Commits of the session wait for the disk, whatever the role's default is. The level is set in
-/// any case, as a session takes over later defaults of what it has not set.
-const COMMIT_DURABLY: &str = "\
-select pg_catalog.set_config('synchronous_commit', case level when 'off' then 'on' else level end,
-                             false)
-from pg_catalog.current_setting('synchronous_commit') level";
 
 /// Why units were not written.
 pub(super) enum WriteFailure {
@@ -81,7 +75,7 @@ impl RecordSession {
         let connection = core.dsn.connect("pgspate write").await?;
         let client = &connection.client;
         let settings = format!(
-            "{COMMIT_DURABLY}; {}; {}; set lock_timeout = {lock_timeout}; \
+            "{COMMITS_WAIT}; {}; {}; set lock_timeout = {lock_timeout}; \
              set plan_cache_mode = force_generic_plan; \
              select pg_catalog.set_config(name, '0', false) from pg_catalog.pg_settings \
              where name operator(pg_catalog.=) 'idle_session_timeout'",

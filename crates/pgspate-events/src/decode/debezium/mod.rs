@@ -415,6 +415,9 @@ impl Decode for Debezium {
         types: &dyn TargetTypes,
         events: &mut Vec<ChangeEvent>,
     ) -> Result<()> {
+        // The caller may have committed the previous message already, so this event must not be
+        // joined to that message's delete.
+        self.deleted = None;
         if record.value.is_none() && self.is_flat == Some(false) {
             return Ok(());
         }
@@ -422,8 +425,6 @@ impl Decode for Debezium {
         let known = likely.as_ref().map(|schema| &*schema.text);
         let message = DebeziumMessage::of_keyed(record, known)?;
         events.extend(self.message(&message, types)?);
-        // The caller may have committed the previous message already. So the caller must not join
-        // this event to the delete of the previous message.
         self.grouping = RecordGrouping::ByEvents;
         Ok(())
     }

@@ -100,8 +100,11 @@ impl<P: SourcePosition> BatchBuilder<P> {
         }
     }
 
-    /// Notes the end of a source transaction.
+    /// Notes the end of a source transaction, unless the next record may replace the last event.
     pub(super) fn note_boundary(&mut self) {
+        if self.may_take_back_last {
+            return;
+        }
         self.position.note_transaction_end();
         self.batch.log.end_transaction();
         let batch = &self.batch;

@@ -93,7 +93,8 @@ select attname, t.typname::text, identity = 'a',
        case when is_beneath then format_type(typid, typmod) end
 from types join pg_type t on t.oid = types.typid where t.typbasetype = 0";
 
-/// For a table without a primary key: the narrowest unique index that identifies every row.
+/// For a table without a usable primary key: the narrowest unique index that identifies every row.
+/// Events do not give the values of generated columns.
 const UNIQUE_KEY_SQL: &str = "\
 select array(select a.attname::text
              from unnest(i.indkey::int2[]) with ordinality as k(attnum, nth)
@@ -104,7 +105,7 @@ where i.indrelid = $1 and i.indisunique and i.indimmediate and i.indisvalid
   and i.indpred is null and i.indexprs is null
   and not exists (select from unnest(i.indkey::int2[]) with ordinality as k(attnum, nth)
                   join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
-                  where k.nth <= i.indnkeyatts and not a.attnotnull)
+                  where k.nth <= i.indnkeyatts and (not a.attnotnull or a.attgenerated <> ''))
 order by i.indisreplident desc, i.indnkeyatts, i.indexrelid limit 1";
 
 const UNIQUE_INDEXES_SQL: &str = "\
@@ -212,7 +213,9 @@ async fn read_columns(
 /// Reads the columns of the primary key, or of a unique index that identifies every row.
 async fn read_key(client: &Client, table: &TargetTable) -> Result<Vec<String>> {
     let key = keys::primary_key(client, table).await?;
-    if !key.is_empty() {
+    let is_generated =
+        |name: &String| table.columns.iter().any(|it| it.name == *name && it.is_generated);
+    if !key.is_empty() && !key.iter().any(is_generated) {
         return Ok(key);
     }
     let row = client.fetch_opt(UNIQUE_KEY_SQL, &[&table.oid]).await;
@@ -349,7 +352,7 @@ impl ApplyTable {
         // until the table is read again.
         facts.encoders = None;
         facts.record_types = None;
-        facts.table.columns_fingerprint.clear();
+        facts.table.fingerprint.clear();
         facts.version = next_version();
         facts
     }
@@ -378,6 +381,6 @@ impl ApplyTable {
     /// Checks whether all columns are known as the server has them. They are not if a column was
     /// just added.
     pub(crate) fn has_fingerprint(&self) -> bool {
-        !self.table.columns_fingerprint.is_empty()
+        !self.table.fingerprint.is_empty()
     }
 }

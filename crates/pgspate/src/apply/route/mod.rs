@@ -29,7 +29,9 @@ use pgspate_events::log::{EventLog, LoggedEvent, LoggedRow};
 use pgspate_events::{ChangeEvent, ChangeKind, EventPlace, EventRow, SourceTable};
 use pgspate_target::connect::{Connection, Dsn};
 use pgspate_target::session::{ReconnectBackoff, StopFlag, WaitLimits, cancel_when, stopped_error};
-use pgspate_target::{SessionSettings, find_altered_tables, read_session, suggest_table};
+use pgspate_target::{
+    SessionSettings, find_altered_tables, read_session, suggest_table, value_settings_sql,
+};
 use row_layouts::RoutedTable;
 
 /// The `application_name` of the session.
@@ -92,6 +94,8 @@ struct RouterState {
     end_reading: Option<StopFlag>,
     /// Whether updates may silently leave out columns that did not change.
     omits_unchanged: bool,
+    /// How often a known table was read again.
+    rereads: u64,
 }
 
 /// The shortest time between two reads of a table that lacks columns.
@@ -130,6 +134,7 @@ impl Router {
             is_connection_lost: false,
             end_reading: None,
             omits_unchanged: false,
+            rereads: 0,
         };
         Ok(Router { state: RefCell::new(state) })
     }
@@ -142,6 +147,11 @@ impl Router {
     /// Allows updates to leave out, without naming them, columns that did not change.
     pub(crate) fn expect_omitted_columns(&self) {
         self.state.borrow_mut().omits_unchanged = true;
+    }
+
+    /// Returns the SQL that gives a session the settings that the encoders expect.
+    pub(crate) fn value_settings_sql(&self) -> String {
+        value_settings_sql(&self.state.borrow().session)
     }
 
     /// Returns the event's target table, if known, and the event in pgspate's own format.
@@ -299,6 +309,10 @@ impl TargetTypes for Router {
         }
     }
 
+    fn version(&self) -> u64 {
+        self.state.borrow().rereads
+    }
+
     fn ignores_column(&self, table: &SourceTable, column: &str) -> bool {
         self.state.borrow().ignores(table, column)
     }
@@ -433,6 +447,7 @@ impl RouterState {
             if facts.is_outdated.load(Relaxed) {
                 let name = facts.table.sql_name.clone();
                 if let Some(new) = self.read_table(&name)? {
+                    self.rereads += 1;
                     self.targets[at].replace_facts(new);
                 }
             }
@@ -443,6 +458,11 @@ impl RouterState {
     /// Reads a table again that lacks a column, because the column may exist by now. Within a
     /// batch, only a table that got more columns is taken.
     fn reread_table(&mut self, at: usize, is_first: bool) -> Result<()> {
+        // The writer may have added a column in a transaction that waits for events of this thread.
+        // Reading a partitioned table would wait for that transaction.
+        if !self.targets[at].facts.has_fingerprint() {
+            return Ok(());
+        }
         if self.refreshed_at.is_some_and(|last| last.elapsed() < REFRESH_INTERVAL) {
             return Ok(());
         }
@@ -450,9 +470,10 @@ impl RouterState {
         let name = self.targets[at].facts.table.sql_name.clone();
         let Some(new) = self.read_table(&name)? else { return Ok(()) };
         let target = &mut self.targets[at];
-        if new.table.columns_fingerprint == target.facts.table.columns_fingerprint {
+        if new.table.fingerprint == target.facts.table.fingerprint {
             return Ok(());
         }
+        self.rereads += 1;
         if is_first {
             target.replace_facts(new);
         } else if new.extends(&target.facts) {

@@ -1,8 +1,8 @@
 //! Notices that a target table was altered after its columns were read, and encodes a batch again.
 //!
-//! The columns are compared after the batch is written and before its commit. By then the
-//! transaction holds locks on the tables, so no table is altered in between. Rows as parameters are
-//! compared with the table's row type by the server, which refuses them if the table was altered.
+//! The definitions are compared after the batch is written and before its commit. By then the
+//! transaction holds locks on the tables, so no table is altered in between. A batch that is sent at
+//! once has a statement that the server refuses if a table was altered.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,12 +12,17 @@ use crate::apply::batch::{EventBatch, encode_folded_rows};
 use crate::apply::route::ApplyTable;
 use crate::reading::missing_table_error;
 use crate::{Error, ErrorKind, Result};
-use pgspate_target::{find_altered_tables, read_session};
+use pgspate_target::{find_altered_tables, known_definitions, read_session};
 
 /// Returns the tables that a batch changes and whose columns are known as the server has them.
 fn checked_tables(batch: &EventBatch) -> impl Iterator<Item = &ApplyTable> {
     let all = batch.encoded_tables.iter().map(|it| &*batch.tables[it.table]);
     all.filter(|facts| facts.has_fingerprint())
+}
+
+/// Returns the parameters of the statement that the server refuses if a table was altered.
+pub(super) fn checked_definitions(batch: &EventBatch) -> (Vec<u32>, Vec<&str>) {
+    known_definitions(checked_tables(batch).map(|facts| &facts.table))
 }
 
 /// Returns whether a table of the batch is known to be altered.

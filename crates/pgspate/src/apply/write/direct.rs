@@ -1,7 +1,7 @@
 //! Writes a small batch without a stage: all messages are sent before the first reply arrives.
 //!
-//! The messages are the statements of a round with the rows as parameters, the new position, and
-//! the commit. A refused statement aborts the transaction, so the commit behind it commits nothing.
+//! The messages are the statements of a round with the rows as parameters, a check that no table was
+//! altered, the new position, and the commit. A refused statement aborts the transaction, so the commit behind it commits nothing.
 //! A refused batch is then written again with a stage. So this module need not find the event at
 //! fault.
 
@@ -14,6 +14,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{IsNull, Kind as TypeKind, ToSql, Type, to_sql_checked};
 use tokio_postgres::{Client, Statement};
 
+use super::altered_tables::checked_definitions;
 use super::is_row_refusal;
 use super::round::{self, RoundStep, RoundTable, StepAction};
 use super::session::WriterSession;
@@ -24,6 +25,7 @@ use crate::apply::write::statements::RowSource;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
 use pgspate_target::ledger::AppliedStream;
+use pgspate_target::refuse_altered_tables_sql;
 
 /// Larger batches are staged, because parameters are held in memory as a whole.
 const DIRECT_BYTES_MAX: usize = 4 << 20;
@@ -113,6 +115,8 @@ async fn send_batch(
     for step in steps {
         statements.push(session.prepare(&step.sql, &step.task).await?);
     }
+    let check =
+        session.prepare(&refuse_altered_tables_sql(), "check the tables' definitions").await?;
     let advance = session.prepare(&AppliedStream::advance_sql(), "advance the stream").await?;
     let mut rows: Vec<Option<RowParameters>> = round_tables.iter().map(|_| None).collect();
     for (step, statement) in steps.iter().zip(&statements) {
@@ -129,6 +133,8 @@ async fn send_batch(
         let rows = rows[step.round_table].as_ref();
         asked.push(Box::pin(maybe_done(run_step(connection, step, statement, rows))));
     }
+    let definitions = checked_definitions(batch);
+    let mut checked = pin!(maybe_done(check_definitions(connection, &check, &definitions)));
     let mut moved =
         pin!(maybe_done(stream.advance_within(&connection.client, &advance, &batch.end_position)));
     let mut commit = pin!(maybe_done(run_sql(connection, "commit", "commit")));
@@ -137,6 +143,7 @@ async fn send_batch(
     for one in &mut asked {
         poll_once(one.as_mut()).await;
     }
+    poll_once(checked.as_mut()).await;
     poll_once(moved.as_mut()).await;
     poll_once(commit.as_mut()).await;
     // Wait for all replies before using any of them.
@@ -144,12 +151,14 @@ async fn send_batch(
     for one in &mut asked {
         one.as_mut().await;
     }
+    checked.as_mut().await;
     moved.as_mut().await;
     commit.as_mut().await;
     take_answer(begin.take_output())?;
     for one in &mut asked {
         answers.push(take_answer(one.as_mut().take_output())?);
     }
+    take_answer(checked.take_output())?;
     take_answer(moved.take_output())?;
     take_answer(commit.take_output())
 }
@@ -172,6 +181,16 @@ async fn poll_once<F: Future>(mut future: Pin<&mut MaybeDone<F>>) {
 async fn run_sql(connection: &Connection, sql: &str, task: &str) -> Result<()> {
     let outcome = connection.client.batch_execute(sql).await;
     outcome.map_err(|error| connection.explain(format!("could not {task}"), error))
+}
+
+/// Runs the statement that the server refuses if a table was altered.
+async fn check_definitions(
+    connection: &Connection,
+    check: &Statement,
+    (oids, prints): &(Vec<u32>, Vec<&str>),
+) -> Result<()> {
+    let outcome = connection.client.execute(check, &[oids, prints]).await;
+    outcome.map(drop).map_err(|error| connection.explain("a table was altered", error))
 }
 
 /// Runs a step. Returns the number of rows written, or the number that the step asks for.

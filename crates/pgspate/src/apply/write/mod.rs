@@ -34,6 +34,9 @@ use pgspate_target::{ServerRefusal, UnloggedExtent};
 pub(crate) struct WriterSettings {
     pub(crate) dsn: Dsn,
     pub(crate) limits: WaitLimits,
+    /// Sets what the meaning of a value's text depends on, as the router's encoders expect it. A
+    /// later session would take over changed defaults otherwise.
+    pub(crate) value_settings: String,
     /// How many events may be set aside in a run.
     pub(crate) dead_letters_max: u64,
     /// The inputs' names, for places in messages.

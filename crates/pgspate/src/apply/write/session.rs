@@ -10,7 +10,7 @@ use crate::apply::route::ApplyTable;
 use crate::apply::write::statements;
 use crate::stage::{TEMP_BUFFERS, planner};
 use pgspate_target::connect::Connection;
-use pgspate_target::users_path_sql;
+use pgspate_target::{COMMITS_WAIT, users_path_sql};
 
 /// Makes the planner look up a few rows by index, whatever the statistics say. Larger batches never
 /// reuse such a plan, as their statements are not kept.
@@ -119,15 +119,13 @@ impl WriterSession {
             may_use_parameters: true,
         };
         let sql = format!(
-            "{}; set temp_buffers = '{TEMP_BUFFERS}'; {}; {PLAN_ONCE}",
+            "{}; {}; set temp_buffers = '{TEMP_BUFFERS}'; {}; {PLAN_ONCE}; {COMMITS_WAIT}",
             settings.limits.session_sql(),
+            settings.value_settings,
             PLAN_BY_INDEX.replace("set local", "set")
         );
-        session.run(&sql, "set up the session").await?;
         // The source discards events that are reported as applied. So commits must reach the disk.
-        let durable = "select set_config('synchronous_commit', 'on', false) \
-                       where current_setting('synchronous_commit') = 'off'";
-        session.run(durable, "set up the session").await?;
+        session.run(&sql, "set up the session").await?;
         session.run(WRITE_SHARDS_IN_TURN, "set up the session").await?;
         Ok(session)
     }

@@ -66,15 +66,16 @@ impl LineFeed {
             self.keep_pending_delete();
         }
         let (before, is_replayed) = (self.logged_events(), self.builder.is_replaying());
+        let may_be_half = grouping == RecordGrouping::MayBeFirstHalf;
+        self.builder.may_take_back_last = may_be_half;
         self.builder.take_events(events, bytes, event_place)?;
-        if grouping == RecordGrouping::MayBeFirstHalf {
+        if may_be_half {
             let place = match self.logged_events() > before {
                 true => DeletePlace::InLog,
                 false if is_replayed => DeletePlace::Applied,
                 false => DeletePlace::Skipped,
             };
             self.pending_delete = Some(PendingDelete { since: Instant::now(), place });
-            self.builder.may_take_back_last = true;
             self.builder.transaction = SourceTransaction::Within;
         }
         Ok(())

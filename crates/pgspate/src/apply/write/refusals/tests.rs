@@ -111,8 +111,14 @@ impl TestTarget {
         let (dsn, limits) = (dsn(server), WaitLimits::default());
         let (dead_letters_max, direct_rows) = (0, 0);
         let inputs_too = inputs.clone();
-        let settings =
-            WriterSettings { dsn, limits, dead_letters_max, inputs: inputs_too, direct_rows };
+        let settings = WriterSettings {
+            dsn,
+            limits,
+            value_settings: String::new(),
+            dead_letters_max,
+            inputs: inputs_too,
+            direct_rows,
+        };
         let session = runtime.block_on(WriterSession::open(&settings)).unwrap();
         TestTarget { runtime, router, inputs, session }
     }
