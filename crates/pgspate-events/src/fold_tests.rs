@@ -304,7 +304,7 @@ fn a_deleted_row_that_is_updated_is_missing() {
     assert_eq!(rows, Rows::new());
 }
 
-/// The row under the old key is gone, and the target may have a row under the new key.
+/// The row under the old key was deleted, and the target may have a row under the new key.
 #[test]
 fn a_moved_row_that_was_deleted_leaves_the_row_under_its_new_key() {
     let steps = [HistoryStep::Delete(1), HistoryStep::Move(1, 2, Some(5), None)];

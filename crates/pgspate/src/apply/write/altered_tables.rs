@@ -1,8 +1,8 @@
 //! Notices that a target table was altered after its columns were read, and encodes a batch again.
 //!
 //! The definitions are compared after the batch is written and before its commit. By then the
-//! transaction holds locks on the tables, so no table is altered in between. A batch that is sent at
-//! once has a statement that the server refuses if a table was altered.
+//! transaction holds locks on the tables, so no table is altered in between. A batch that is sent
+//! at once has a statement that the server refuses if a table was altered.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

@@ -1,7 +1,8 @@
 //! Writes a small batch without a stage: all messages are sent before the first reply arrives.
 //!
-//! The messages are the statements of a round with the rows as parameters, a check that no table was
-//! altered, the new position, and the commit. A refused statement aborts the transaction, so the commit behind it commits nothing.
+//! The messages are the statements of a round with the rows as parameters, a check that no table
+//! was altered, the new position, and the commit. A refused statement aborts the transaction, so
+//! the commit behind it commits nothing.
 //! A refused batch is then written again with a stage. So this module need not find the event at
 //! fault.
 
