@@ -91,12 +91,17 @@ impl LoadCase {
     }
 
     /// Returns all tables with their rows, also the tables of the ledger that are not empty.
-    /// Temporary tables are left out: their sessions may still be ending.
+    /// Temporary tables are left out: their sessions may still be ending. So are tables of
+    /// extensions: TimescaleDB's own work changes them.
     pub(crate) fn contents(&self) -> Vec<(String, Vec<String>)> {
-        let tables = "select format('%I.%I', schemaname, tablename) from pg_tables \
-                      where schemaname not in ('pg_catalog', 'information_schema') \
-                      and schemaname not like 'pg\\_temp%' \
-                      and tablename <> 'version' order by 1";
+        let tables = "select format('%s.%I', c.relnamespace::regnamespace, c.relname) \
+                      from pg_class c where c.relkind in ('r', 'p') and c.relname <> 'version' \
+                      and c.relnamespace not in ('pg_catalog'::regnamespace, \
+                                                 'information_schema'::regnamespace) \
+                      and c.relpersistence <> 't' \
+                      and not exists (select from pg_depend d where d.objid = c.oid \
+                                      and d.classid = 'pg_class'::regclass and d.deptype = 'e') \
+                      order by 1";
         let tables = self.db.query(tables).into_iter().map(|row| row[0].clone().unwrap());
         let all = tables.map(|table| (table.clone(), self.rows(&table)));
         // A load that fails may leave an empty ledger.
