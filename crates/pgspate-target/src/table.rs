@@ -269,9 +269,10 @@ impl TargetTable {
         self.columns.iter().any(|column| is_alike(&column.name, name))
     }
 
-    /// Returns the table as one that is written into by its name.
+    /// Returns the table as one that is written into by its name, without binary columns.
     pub fn as_written(&self) -> WrittenTable {
-        WrittenTable { sql_name: self.sql_name.clone(), oid: self.oid }
+        let (sql_name, oid) = (self.sql_name.clone(), self.oid);
+        WrittenTable { sql_name, oid, binary_columns: Vec::new() }
     }
 
     /// Reads the facts of the table `name`, which is written as in SQL. Returns `None` if the

@@ -2,6 +2,7 @@
 //!
 //! `PGSPATE_TEST_FAULTS=N` kills and disturbs N attempts of members instead of a few.
 
+mod altered_tables;
 mod committed_parts;
 mod connections;
 mod driven;

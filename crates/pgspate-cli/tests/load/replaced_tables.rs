@@ -20,6 +20,9 @@ const REPLACE: &str = "begin; lock table t in access exclusive mode; \
                        alter table t rename to t_old; \
                        create table t (like t_old including all); commit";
 
+/// Changes types to others of the same width, whose bytes mean other values.
+const ALTER: &str = "alter table t alter id type real";
+
 /// A load of five chunks that commits each chunk and waits in the third one for a key, which
 /// another session has inserted without a commit.
 struct HeldLoad {
@@ -122,6 +125,53 @@ fn a_load_in_one_transaction_refuses_another_table_of_the_name() {
             case.load(&format!("t.csv --quiet {}", args.replace("--no-ledger", ""))).success();
         }
         assert_eq!(case.rows("t").len(), 2, "{args}");
+    }
+}
+
+#[test]
+fn a_chunk_is_not_written_as_values_of_another_type() {
+    let case = LoadCase::new("create table t (id int primary key, note text)");
+    let held = HeldLoad::new(&case);
+    let (runtime, altering) = start_waiting(&case, ALTER);
+    held.release();
+    runtime.block_on(altering).unwrap().unwrap();
+    let run = finish(held.child);
+    assert_eq!(run.status, Some(2), "{}", run.stdout);
+    let rows = count_rows(&case, "t");
+    assert!((1..ROWS).contains(&rows), "{rows}");
+    insta::assert_snapshot!(redact(&run.stderr).replace(&rows.to_string(), "N"), @r#"
+    error: could not load "t.csv" into public.t
+      caused by: another session has changed the type of a column of the table meanwhile
+
+    hint: N rows are in the table. The same command, run again, encodes the rest for
+          … the new type.
+    "#);
+    for _ in 0..2 {
+        case.load(CHUNKED).success();
+        let sums = "select concat_ws(' ', count(*), count(distinct id), min(id), max(id)) from t";
+        assert_eq!(case.value(sums), format!("{ROWS} {ROWS} 0 {}", ROWS - 1));
+    }
+}
+
+#[test]
+fn a_load_in_one_transaction_refuses_another_type() {
+    let fresh = "create table t (id int, note text); insert into t values (0, '')";
+    for args in ["", "--no-ledger", "--pause-autovacuum always", "--replace=truncate"] {
+        let case = LoadCase::new(fresh);
+        case.put("t.csv", "id,note\n1,a\n2,b\n");
+        let (runtime, holder) = session(&case.db.dsn());
+        // The load has read the catalog when it waits for the lock.
+        runtime.block_on(holder.batch_execute("begin; lock table t in share mode")).unwrap();
+        let child = spawn(&mut case.load_command(&format!("t.csv --quiet {args}")));
+        wait_for_lock(&case, 1);
+        runtime.block_on(holder.batch_execute(&format!("{ALTER}; commit"))).unwrap();
+        let run = finish(child);
+        assert_eq!(run.status, Some(2), "{args}: {}{}", run.stdout, run.stderr);
+        let altered = "another session has changed the type of a column";
+        assert!(run.stderr.contains(altered), "{args}: {}", run.stderr);
+        assert_eq!(case.rows("t"), ["(0,\"\")"], "{args}");
+        case.load(&format!("t.csv --quiet {args}")).success();
+        assert_eq!(case.value("select sum(id) || ' ' || max(id) from t"), "3 2", "{args}");
     }
 }
 

@@ -71,6 +71,29 @@ fn a_sync_retries_if_another_session_inserted_a_key_of_the_source() {
     }
 }
 
+/// The stage has the new type, and the rows are encoded for the old one.
+#[test]
+fn a_sync_refuses_another_type_of_a_column() {
+    for args in ["", "--read-ahead always", "--transactions 2", "--lanes 2"] {
+        let case = new_case();
+        let (runtime, other) = session(&case.db.dsn());
+        runtime.block_on(other.batch_execute("begin; lock table t")).unwrap();
+        let args = format!("t.csv --scope-by id {args} --quiet");
+        let child = spawn(&mut command(&case, &args));
+        // The sync has read the catalog when it waits for the lock.
+        wait_until("the sync waits for the table", || is_waiting_for_lock(&case));
+        let alter = "alter table t alter n type real; commit";
+        runtime.block_on(other.batch_execute(alter)).unwrap();
+        let run = finish(child);
+        assert_eq!(run.status, Some(2), "{args}: {}{}", run.stdout, run.stderr);
+        let altered = "another session has changed the type of a column";
+        assert!(run.stderr.contains(altered), "{args}: {}", run.stderr);
+        assert_eq!(case.value("select count(*) from t where n = id"), "20000", "{args}");
+        finish(spawn(&mut command(&case, &args))).success();
+        assert_eq!(case.value("select count(*) from t where n = id + 1"), "20000", "{args}");
+    }
+}
+
 /// A row outside of the scope has the unique value, so no retry helps.
 #[test]
 fn a_value_that_a_row_outside_of_the_scope_has_is_refused() {

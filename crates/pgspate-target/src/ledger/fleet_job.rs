@@ -381,9 +381,23 @@ pub async fn lock_fence(client: &Client, begun: &BegunFleetJob) -> Result<bool> 
 }
 
 /// Seals an attempt in its open transaction. Returns the number of the transaction, or `None` if
+/// What an attempt has written.
+#[derive(Debug, Clone, Copy)]
+pub struct NewPart<'a> {
+    /// The number of the part.
+    pub part: i64,
+    /// The names of the written columns.
+    pub columns: &'a [String],
+    /// The condition that these columns have the types that their values are encoded for.
+    pub has_types_sql: &'a str,
+    /// Rows written.
+    pub rows: i64,
+}
+
 /// the fence is no longer that of `begun` or the job has ended. Also if the attempt `is_visible`,
-/// because it has written to the job's table, and the table was emptied since the job began. The
-/// user's search path may be set, so operators are qualified.
+/// because it has written to the job's table, and the table was emptied since the job began. Also if
+/// a column has another type than the rows are encoded for. The user's search path may be set, so
+/// operators are qualified.
 ///
 /// # Errors
 /// [`ErrorKind::Server`] if the ledger cannot be written, [`ErrorKind::Connect`] if the connection
@@ -391,19 +405,19 @@ pub async fn lock_fence(client: &Client, begun: &BegunFleetJob) -> Result<bool> 
 pub async fn seal_part(
     client: &Client,
     begun: &BegunFleetJob,
-    part: i64,
-    columns: &[String],
-    rows: i64,
+    new: NewPart<'_>,
     is_visible: bool,
 ) -> Result<Option<i64>> {
     let sql = "insert into pgspate.part (job, part, xid, columns, rows) \
+    let NewPart { part, columns, has_types_sql, rows } = new;
                select f.job, $3, pg_catalog.txid_current(), $4, $5 from pgspate.fleet_job f \
                where f.job operator(pg_catalog.=) $1 and f.fence operator(pg_catalog.=) $2 \
-                 and f.report is null \
+                 and f.report is null and HAS_TYPES \
                  and not ($6 and exists (select from pgspate.job j \
                           where j.job operator(pg_catalog.=) f.job and IS_EMPTIED)) for key share \
                returning xid"
-        .replace("IS_EMPTIED", &emptied::is_emptied_sql("j.table_oid", "j.job"));
+        .replace("IS_EMPTIED", &emptied::is_emptied_sql("j.table_oid", "j.job"))
+        .replace("HAS_TYPES", has_types_sql);
     let columns = columns.to_vec();
     let values: [&dyn TypedParameter; 6] =
         [&begun.job, &begun.fence, &part, &columns, &rows, &is_visible];

@@ -48,8 +48,9 @@ pub struct ChunkRecorder {
 impl ChunkRecorder {
     /// Returns statements that record chunks. The statements must run in the transaction that
     /// writes the chunks. The transaction fails if another job has dropped the table's keys or
-    /// replaced its rows, or if the rows went into another table of the same name. If
-    /// `crash_removes_rows`, the transaction also fails if a crash has emptied the table.
+    /// replaced its rows. It also fails if the rows went into another table of the same name, or if
+    /// a column has another type by now. If `crash_removes_rows`, the transaction also fails if a
+    /// crash has emptied the table.
     pub fn insert_chunks_sql(&self, records: &[ChunkRecord]) -> String {
         let ChunkRecorder { job, table, crash_removes_rows } = self;
         let job_sql = if *crash_removes_rows { unlogged::job_sql(*job) } else { job.0.to_string() };
@@ -70,17 +71,18 @@ impl ChunkRecorder {
                 rows_rejected,
             } = record;
             let digest = digest.map_or("null".to_owned(), |digest| format!("'{digest:032x}'"));
-            // A NULL in the first row fails the statement. `is_refused_for_replaced_table` and
-            // `is_refused_for_emptied_table` detect the failure.
-            let (input, position) = match index {
+            // A NULL in the first row fails the statement. `is_refused_for_replaced_table`,
+            // `is_refused_for_emptied_table` and `is_refused_for_altered_table` detect the failure.
+            let (input, position, rows_in) = match index {
                 0 => (
                     format!("case when {} then {input} end", table.has_name_sql()),
                     format!(
                         "case when not {} then {position} end",
                         emptied::is_emptied_sql(&format!("{}::oid", table.oid), &job.0.to_string())
                     ),
+                    format!("case when {} then {rows_in} end", table.has_types_sql()),
                 ),
-                _ => (input.to_string(), position.to_string()),
+                _ => (input.to_string(), position.to_string(), rows_in.to_string()),
             };
             // Writing to a String cannot fail.
             let _ = write!(
@@ -102,6 +104,12 @@ pub fn is_refused_for_replaced_table(error: &tokio_postgres::Error) -> bool {
 /// Returns whether the server refused a chunk because another job has emptied the table.
 pub fn is_refused_for_emptied_table(error: &tokio_postgres::Error) -> bool {
     is_refused_for_null(error, "position")
+}
+
+/// Returns whether the server refused a chunk because a column of the table has another type than
+/// the chunk's rows were encoded for.
+pub fn is_refused_for_altered_table(error: &tokio_postgres::Error) -> bool {
+    is_refused_for_null(error, "rows_in")
 }
 
 /// Returns whether the server refused a chunk's row because it has NULL in `column`.

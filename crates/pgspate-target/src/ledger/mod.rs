@@ -50,10 +50,10 @@ pub use emptied::record_emptied_sql;
 pub use fleet_end::{abandoned_fleet_jobs, drop_stage, fence_off, keeps_committed_parts};
 pub use fleet_epoch::{EpochOfStream, join_epoch};
 pub use fleet_job::{
-    BegunFleetJob, FleetDestination, JobAndWarning, LockedFleetJob, NewFleetJob, SealedPart,
-    begin_fleet_job, complete_fleet_job, find_part, fleet_job_table, is_fleet_job_emptied,
-    is_fleet_job_open, is_part_sealed, lock_fence, lock_fleet_job, move_fleet_jobs, read_parts,
-    seal_part, take_job_slot,
+    BegunFleetJob, FleetDestination, JobAndWarning, LockedFleetJob, NewFleetJob, NewPart,
+    SealedPart, begin_fleet_job, complete_fleet_job, find_part,
+    fleet_job_table, is_fleet_job_emptied, is_fleet_job_open, is_part_sealed, lock_fence,
+    lock_fleet_job, move_fleet_jobs, read_parts, seal_part, take_job_slot,
 };
 pub use fleet_reject::{ATTEMPT_COLUMN, insert_attempt_rejects, keep_rejects};
 pub use fleet_stage::{create_job_stage, end_writers, stage_columns, stage_name};
@@ -64,7 +64,7 @@ pub use forget::{forget_chunks_and_shadow, forget_unused_job};
 pub use identity::{JobIdentity, digest_texts};
 pub use job::{
     ChunkRecord, ChunkRecorder, JobId, JobRecord, OpenJob, WrittenChunks, finish_job,
-    is_chunk_recorded, is_job_finished, is_refused_for_emptied_table,
+    is_chunk_recorded, is_job_finished, is_refused_for_altered_table, is_refused_for_emptied_table,
     is_refused_for_replaced_table, move_job_to, read_written_chunks, reread_written_chunks,
 };
 pub use known_files::{FileState, KnownFiles, LoadedFile};

@@ -78,7 +78,7 @@ async fn drop_and_record(
             error
         });
     }
-    table.as_written().check_name(client).await?;
+    table.as_written().check_unchanged(client).await?;
     let maintenance_facts = MaintenanceFacts::read_in_transaction(client, table).await?;
     let facts = MaintenanceInputs { maintenance_facts: &maintenance_facts, ..facts };
     let maintenance = plan_beside_writers(client, job, &facts, plan, request).await?;
@@ -209,7 +209,7 @@ async fn remove_rows_in_transaction(
          set local statement_timeout = 0; lock table only {name} in access exclusive mode"
     );
     client.batch_execute(&begin).await.map_err(failed())?;
-    table.as_written().check_name(client).await?;
+    table.as_written().check_unchanged(client).await?;
     let maintenance_facts = MaintenanceFacts::read_in_transaction(client, table).await?;
     if maintenance_facts.is_referenced || maintenance_facts.has_delete_actions {
         return Ok(RowRemoval::Refused);

@@ -61,12 +61,12 @@ pub(super) async fn commit_lanes(job: &CopyJob, lanes: &[FinishedLane]) -> Resul
     if let (Destination::Table { table, .. }, Some(control), None, false) =
         (&job.destination, &job.control_connection, &job.ledger, sessions.is_empty())
     {
-        // With a ledger, inserting each chunk's row checks for dropped keys and the table's name.
-        // After these checks, no load can drop keys, and no session can rename the tables: the
-        // lanes hold locks on them.
+        // With a ledger, inserting each chunk's row checks for dropped keys, the table's name
+        // and its types. After these checks, no load can drop keys, and no session can rename or
+        // alter the tables: the lanes hold locks on them.
         check_no_dropped_keys(&control.client, table.oid).await?;
         for session in &sessions {
-            table.check_name(&session.connection.client).await?;
+            table.check_unchanged(&session.connection.client).await?;
         }
     }
     for (index, session) in sessions.iter().enumerate() {

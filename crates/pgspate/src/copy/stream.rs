@@ -24,10 +24,12 @@ use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
 use pgspate_target::ledger::{
     ChunkRecord, ChunkRecorder, is_chunk_recorded, is_emptied_by_crash,
-    is_refused_for_dropped_keys, is_refused_for_emptied_table, is_refused_for_replaced_table,
+    is_refused_for_altered_table, is_refused_for_dropped_keys, is_refused_for_emptied_table,
+    is_refused_for_replaced_table,
 };
 use pgspate_target::{
-    ServerRefusal, ends_session, server_error, table_emptied_error, table_replaced_error,
+    ServerRefusal, ends_session, server_error, table_altered_error, table_emptied_error,
+    table_replaced_error,
 };
 
 /// Header of binary COPY data.
@@ -496,6 +498,7 @@ pub(crate) fn copy_error(connection: &Connection, error: tokio_postgres::Error) 
         Some(_) if is_refused_for_dropped_keys(&error) => keys_dropped_error(),
         Some(_) if is_refused_for_replaced_table(&error) => table_replaced_error(),
         Some(_) if is_refused_for_emptied_table(&error) => table_emptied_error(),
+        Some(_) if is_refused_for_altered_table(&error) => table_altered_error(),
         Some(refusal) if !ends_session(refusal.code()) => {
             let message = ServerRefusal::new(refusal).to_string();
             server_error(message)(error)

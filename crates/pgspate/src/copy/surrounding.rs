@@ -17,7 +17,8 @@ use pgspate_target::{IncomingForeignKey, TypedQuery, read_references, server_err
 /// drops them, and adds them again as they were planned.
 ///
 /// # Errors
-/// [`ErrorKind::Plan`] if the foreign keys have changed, or if another table has the table's name.
+/// [`ErrorKind::Plan`] if the foreign keys or the types of columns have changed, or if another table
+/// has the table's name.
 /// An error of the server or the connection.
 pub(super) async fn run_before(
     connection: &Connection,
@@ -46,8 +47,8 @@ pub(super) async fn run_before(
         }
     }
     run(before).await?;
-    // The transaction locks the table, so that the name stays.
-    table.check_name(client).await
+    // The transaction locks the table, so that name and types stay.
+    table.check_unchanged(client).await
 }
 
 /// Returns the names of the tables of the foreign keys, except those that this role may not lock.

@@ -16,7 +16,7 @@ use crate::plan::{self, RowPlan};
 use crate::reading::{InputOrigin, LoadWatch, ReadingOptions, StageCopy, Survey, hint_encoding};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Dsn;
-use pgspate_target::ledger::{self, SealedPart};
+use pgspate_target::ledger::{self, NewPart, SealedPart};
 use pgspate_target::session::{ReconnectBackoff, WaitLimits};
 use pgspate_target::{TargetTable, TypedQuery, pin_transaction_sql, server_error, users_path_sql};
 
@@ -70,8 +70,16 @@ struct CopiedRows {
     session: LaneSession,
     /// The names of the written columns.
     columns: Vec<String>,
+    /// The condition that the written columns have the types that their values are encoded for.
+    has_types_sql: String,
     /// The table's oid.
     table_oid: u32,
+}
+
+impl CopiedRows {
+    fn rows(&self) -> i64 {
+        self.session.rows_written.cast_signed()
+    }
 }
 
 /// The result of sealing an attempt.
@@ -99,11 +107,9 @@ impl Attempt<'_> {
         }
         let table = &ticket.table;
         let survey = Survey::take_in(connection, options, table, limits, dsn.clone(), runtime)?;
-        let CopiedRows { session, columns, table_oid } = self.copy_rows(survey)?;
-        let LaneSession { connection, rows_written } = session;
-        let rows = rows_written.cast_signed();
-        let sealing = self.seal(&connection.client, table_oid, &columns, rows);
-        let receipt = match runtime.block_on(sealing)? {
+        let copied = self.copy_rows(survey)?;
+        let (connection, rows) = (&copied.session.connection, copied.rows());
+        let receipt = match runtime.block_on(self.seal(&copied))? {
             Seal::Sealed(xid) => FleetReceipt { job: ticket.job, part: self.part, xid, rows },
             Seal::Late(done) => return Ok(self.receipt(&done)),
         };
@@ -157,18 +163,23 @@ impl Attempt<'_> {
         let connection = control_session.connection;
         let cutter = reading.cutter(plan, watch);
         let explain = |error| self.explain_failure(table, plan, error);
-        let columns = plan.columns.iter().map(|it| it.name.clone()).collect();
+        let copied_by = |session| CopiedRows {
+            session,
+            columns: plan.column_names(),
+            has_types_sql: ticket.has_types_sql(&plan.binary_columns()),
+            table_oid: table.oid,
+        };
         if let Some(most) = rejects_max {
             let rejects = AttemptRejects { job: ticket.job, rows_max: most };
-            let (progress, table_oid) = (&watch.copy, table.oid);
+            let progress = &watch.copy;
             let copied = copy::run_rejecting(&job, connection, cutter, rejects, progress, runtime);
-            return Ok(CopiedRows { session: copied.map_err(explain)?, columns, table_oid });
+            return copied.map(copied_by).map_err(explain);
         }
         let ready = runtime.block_on(ReadySession::of_connection(connection, &job.setup))?;
         let job = CopyJob { early_session: EarlySession::from_open(ready, runtime), ..job };
         match copy::run(&job, cutter, &watch.copy, runtime).map_err(explain)? {
             CopyEnd::Done(_, mut sessions) => match (sessions.pop(), sessions.is_empty()) {
-                (Some(session), true) => Ok(CopiedRows { session, columns, table_oid: table.oid }),
+                (Some(session), true) => Ok(copied_by(session)),
                 _ => Err(Error::new(ErrorKind::Bug, "the session with the rows was closed")),
             },
             CopyEnd::LanesConflict => {
@@ -179,14 +190,9 @@ impl Attempt<'_> {
     }
 
     /// Seals the attempt in its open transaction.
-    async fn seal(
-        &self,
-        client: &Client,
-        table_oid: u32,
-        columns: &[String],
-        rows: i64,
-    ) -> Result<Seal> {
-        let ticket = self.ticket;
+    async fn seal(&self, copied: &CopiedRows) -> Result<Seal> {
+        let CopiedRows { session, columns, has_types_sql, table_oid } = copied;
+        let (ticket, client) = (self.ticket, &session.connection.client);
         if ticket.commits_parts() {
             if let Some(done) = self.find_part(client).await? {
                 return Ok(Seal::Late(done));
@@ -194,9 +200,9 @@ impl Attempt<'_> {
             // The rows of this transaction lock the table, so no load can drop keys from here on.
             let failed = || server_error("could not look for dropped keys".to_owned());
             client.batch_execute(&pin_transaction_sql()).await.map_err(failed())?;
-            ledger::check_no_dropped_keys(client, table_oid).await?;
+            ledger::check_no_dropped_keys(client, *table_oid).await?;
             let named = "select to_regclass($1)::oid is not distinct from $2";
-            let row = client.fetch_one(named, &[&ticket.table, &table_oid]).await;
+            let row = client.fetch_one(named, &[&ticket.table, table_oid]).await;
             if !row.map_err(failed())?.get::<_, bool>(0) {
                 return Err(ticket.dropped_error());
             }
@@ -204,16 +210,20 @@ impl Attempt<'_> {
             client.batch_execute(&users_path_sql(true)).await.map_err(failed())?;
         }
         let (begun, is_visible) = (ticket.begun(), ticket.commits_parts());
-        let sealed = ledger::seal_part(client, &begun, self.part, columns, rows, is_visible);
-        match sealed.await? {
-            Some(xid) => Ok(Seal::Sealed(xid)),
-            None => {
-                Err(match is_visible && ledger::is_fleet_job_emptied(client, begun.job).await? {
-                    true => ticket.emptied_error(),
-                    false => ticket.fenced_error(),
-                })
-            }
+        let part = NewPart { part: self.part, columns, has_types_sql, rows: copied.rows() };
+        if let Some(xid) = ledger::seal_part(client, &begun, part, is_visible).await? {
+            return Ok(Seal::Sealed(xid));
         }
+        let failed = server_error("could not look up the types of the columns".to_owned());
+        let row =
+            client.fetch_one(&format!("select {has_types_sql}"), &[]).await.map_err(failed)?;
+        Err(if !row.get::<_, bool>(0) {
+            ticket.altered_error()
+        } else if is_visible && ledger::is_fleet_job_emptied(client, begun.job).await? {
+            ticket.emptied_error()
+        } else {
+            ticket.fenced_error()
+        })
     }
 
     /// Returns the attempt of the part that has committed its rows, if one has.

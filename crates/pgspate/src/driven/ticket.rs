@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, ErrorKind};
 use pgspate_target::ledger::BegunFleetJob;
-use pgspate_target::table_emptied_error;
+use pgspate_target::{has_types_sql, quote_literal, table_altered_error, table_emptied_error};
 
 /// What a job does with the rows of its parts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -178,6 +178,12 @@ impl FleetTicket {
     }
 
     /// Returns the job in words.
+    /// Returns a condition: the columns of the table that attempts write to have these types.
+    pub(super) fn has_types_sql(&self, columns: &[(String, u32)]) -> String {
+        let relation = format!("pg_catalog.to_regclass({})", quote_literal(&self.destination));
+        has_types_sql(&format!("{relation}::pg_catalog.oid"), columns)
+    }
+
     pub(super) fn title(&self) -> String {
         match &self.name {
             Some(name) => format!("job {} \"{name}\"", self.job),
@@ -193,6 +199,14 @@ impl FleetTicket {
     }
 
     /// Returns the error of a table that another session has emptied, so that parts were removed.
+    /// Returns the error of a table of which a column has got another type.
+    pub(super) fn altered_error(&self) -> Error {
+        let message = format!("the rows of {} do not fit {}", self.title(), self.table);
+        Error::new(ErrorKind::Plan, message)
+            .because(table_altered_error())
+            .hint("Begin the job again, and write all parts.")
+    }
+
     pub(super) fn emptied_error(&self) -> Error {
         let message = format!("the rows of {} are not all in {}", self.title(), self.table);
         Error::new(ErrorKind::Ledger, message)

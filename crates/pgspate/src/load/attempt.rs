@@ -143,8 +143,10 @@ impl Load {
     /// Returns the table that COPY writes into: the shadow or the table.
     fn written_table(&self) -> Result<WrittenTable> {
         let sql_name = care::copy_target_name(&self.plan, &self.table, self.job.opened.as_ref());
+        let binary_columns = self.plan.rows.binary_columns();
         if !self.is_swap() {
-            return Ok(WrittenTable { sql_name, oid: self.created_oid.unwrap_or(self.table.oid) });
+            let oid = self.created_oid.unwrap_or(self.table.oid);
+            return Ok(WrittenTable { sql_name, oid, binary_columns });
         }
         let failed = server_error(format!("could not look up the shadow table {sql_name}"));
         let look = "select to_regclass($1)::oid";
@@ -152,7 +154,8 @@ impl Load {
             client.fetch_one(look, &[&sql_name]).await.map_err(failed)
         })?;
         // COPY reports a missing shadow.
-        Ok(WrittenTable { sql_name, oid: oid.get::<_, Option<u32>>(0).unwrap_or_default() })
+        let oid = oid.get::<_, Option<u32>>(0).unwrap_or_default();
+        Ok(WrittenTable { sql_name, oid, binary_columns })
     }
 
     /// Widens the column whose value was refused, if this load created the table and the input can

@@ -12,7 +12,7 @@ use crate::plan::hint_date_format;
 use crate::reading::hint_encoding;
 use crate::{Error, ErrorKind};
 use pgspate_target::ledger::{self, DroppedKeys};
-use pgspate_target::{is_table_emptied_error, is_table_replaced_error};
+use pgspate_target::{is_table_altered_error, is_table_emptied_error, is_table_replaced_error};
 
 impl Load {
     /// Undoes the load's changes. Returns `error` with an explanation and a hint how to continue.
@@ -85,6 +85,13 @@ impl Load {
                  loads everything."
             ));
         }
+        let place = self.table_care(watch).describe_kept_place();
+        if is_table_altered_error(&error) {
+            return error.hint(format!(
+                "{rows} {are} in {place}{rejected}. The same command, run again, encodes the rest \
+                 for the new type."
+            ));
+        }
         let how = match error.place() {
             _ if self.reading.is_stream() => "the rest cannot be read again",
             Some(_) if can_reject && blames_one_row(&error) => {
@@ -96,11 +103,7 @@ impl Load {
             Some(_) => "the same command, run again, resumes once the cause is removed",
             None => "the same command, run again, loads the rest",
         };
-        let hint = format!(
-            "{rows} {are} in {}{rejected}; {how}.",
-            self.table_care(watch).describe_kept_place()
-        );
-        error.hint_also(&hint)
+        error.hint_also(&format!("{rows} {are} in {place}{rejected}; {how}."))
     }
 
     /// Explains a foreign-key violation that the ledger raised because another session has deleted

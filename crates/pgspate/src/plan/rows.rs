@@ -102,6 +102,13 @@ impl RowPlan {
         self.columns.iter().map(|column| column.name.clone()).collect()
     }
 
+    /// Returns the columns that are written in binary, each with the oid of its type. None if every
+    /// row is sent as text.
+    pub(crate) fn binary_columns(&self) -> Vec<(String, u32)> {
+        let columns = self.columns.iter().filter(|_| self.mode == EncodeMode::Binary);
+        columns.map(|column| (column.name.clone(), column.ty.oid)).collect()
+    }
+
     /// Returns the statement `copy TABLE (COLUMNS) from stdin` with the format `mode`. A text COPY
     /// names the input's encoding. `into` is the table's name, quoted for SQL.
     pub fn copy_sql(&self, mode: EncodeMode, into: &str) -> String {

@@ -13,11 +13,13 @@ use super::statements::{DIFF, Scope, SyncStatements};
 use super::{Examples, PreparedSync, SyncReport, ahead, swap_values};
 use crate::copy::{COMMIT_DURABLY, LaneSession};
 use crate::fleet::FleetEntry;
-use crate::stage::planner;
+use crate::stage::{STAGE_NAME, planner};
 use crate::{Error, ErrorKind, Result, stage};
 use pgspate_target::ledger::{check_no_dropped_keys, check_no_dropped_keys_in_transaction};
 use pgspate_target::measure::{StatementCost, TransactionCounters};
-use pgspate_target::{server_error, users_path_sql};
+use pgspate_target::{
+    TypedQuery, has_types_sql, server_error, table_altered_error, users_path_sql,
+};
 
 /// The message of an INSERT that the server refused.
 const INSERT_REFUSED: &str = "could not insert rows";
@@ -40,7 +42,8 @@ pub(super) const BEGIN: &str = "begin isolation level repeatable read; ";
 /// has dropped keys of the table. If the transaction is open already, `begin` is empty.
 ///
 /// # Errors
-/// [`ErrorKind::Ledger`] if a load has dropped keys of the table.
+/// [`ErrorKind::Ledger`] if a load has dropped keys of the table. The error of an altered table if
+/// the stage has other types than its rows were encoded for.
 pub(super) async fn begin_transaction(
     session: &LaneSession,
     sync: &PreparedSync,
@@ -54,8 +57,17 @@ pub(super) async fn begin_transaction(
         // The statement takes no snapshot.
         begin += &format!("; lock table only {} in access share mode", staging.table.sql_name);
     }
-    let begun = connection.client.batch_execute(&begin).await;
+    let stage = format!("pg_catalog.to_regclass('{STAGE_NAME}')::pg_catalog.oid");
+    let has_types = format!("select {}", has_types_sql(&stage, &staging.plan.binary_columns()));
+    let (begun, has_types) = tokio::join!(
+        biased;
+        connection.client.batch_execute(&begin),
+        connection.client.fetch_one(&has_types, &[])
+    );
     begun.map_err(|error| connection.explain(failed, error))?;
+    if !has_types.map_err(|error| connection.explain(failed, error))?.get::<_, bool>(0) {
+        return Err(table_altered_error());
+    }
     let (control, table) = (&staging.control().client, staging.table.oid);
     match (sync.options.is_check, staging.has_one_session()) {
         (true, _) => {}

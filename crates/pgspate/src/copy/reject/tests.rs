@@ -98,7 +98,7 @@ fn job(runtime: &Runtime, dsn: Arc<Dsn>, columns: &[&str]) -> CopyJob {
     };
     let encoded: Vec<DelimitedColumn> = names.iter().map(column).collect();
     let list = columns.join(", ");
-    let table = WrittenTable { sql_name: "t".to_owned(), oid: 0 };
+    let table = WrittenTable { sql_name: "t".to_owned(), oid: 0, binary_columns: Vec::new() };
     CopyJob {
         session_opener,
         early_session: EarlySession::default(),
