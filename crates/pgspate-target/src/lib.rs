@@ -25,6 +25,7 @@ pub mod server;
 pub mod session;
 mod session_settings;
 pub mod shards;
+mod signalled_sessions;
 mod similar_table;
 mod storage;
 mod table;

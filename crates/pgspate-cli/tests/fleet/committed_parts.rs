@@ -1,13 +1,13 @@
 //! Reruns of jobs whose tasks have committed parts.
 
-use pgspate::ErrorKind;
 use pgspate::driven::{self, AbortOutcome, FleetTicket};
 use pgspate::session::WaitLimits;
 use pgspate::target::connect::{Dsn, Environment};
+use pgspate::{ErrorKind, ledger};
 
 use crate::driven::DriverScene;
 use crate::driven_modes::{begin, by_task, replacing};
-use crate::run::{Run, finish, spawn};
+use crate::run::{Run, finish, session, spawn, wait_until};
 
 /// An engine aborts the job when a task fails. The parts that are visible stay known.
 #[test]
@@ -244,4 +244,55 @@ fn a_role_does_not_forget_the_job_of_another() {
     assert!(warnings[0].ends_with(&advice), "{warnings:?}");
     let own = scene.begin_with(None, by_task(true), None).unwrap().warnings;
     assert!(own[0].contains("run its driver again, or delete the rows of the 1 part"), "{own:?}");
+}
+
+/// A refused signal would fail the transaction in which a driver completes its job.
+#[test]
+fn only_writers_that_the_role_may_signal_are_ended() {
+    let scene = DriverScene::new();
+    begin(&scene, by_task(true));
+    let other = OtherRole::new(&scene);
+    let writer = |dsn: &str, id: i32| {
+        let (runtime, client) = session(dsn);
+        let write = format!("begin; insert into t (id) values ({id})");
+        runtime.block_on(client.batch_execute(&write)).unwrap();
+        (runtime, client)
+    };
+    let (superuser, own) = (writer(&scene.case.db.dsn(), 1), writer(&other.dsn(), 2));
+    let (runtime, client) = session(&other.dsn());
+    runtime.block_on(async {
+        client.batch_execute("begin").await.unwrap();
+        ledger::end_writers(&client, "t").await;
+        client.batch_execute("commit").await.unwrap();
+    });
+    wait_until("the role's own session has ended", || own.1.is_closed());
+    superuser.0.block_on(superuser.1.batch_execute("commit")).unwrap();
+    assert_eq!(scene.ids(), "-1 1");
+}
+
+/// The ledger does not let a role move the jobs of other roles to the table that takes the place.
+#[test]
+fn a_table_with_a_job_of_another_role_is_not_exchanged() {
+    let scene = DriverScene::new();
+    let ticket = scene.begin_with(None, Default::default(), None).unwrap();
+    let receipt = scene.write(&ticket, 0, 1, 2);
+    let other = OtherRole::new(&scene);
+    let (database, name) = (scene.case.db.name(), &other.name);
+    scene.case.db.run(&format!(
+        "grant create on database \"{database}\" to \"{name}\"; \
+         grant create on schema public to \"{name}\"; alter table t owner to \"{name}\""
+    ));
+    scene.case.put("one.csv", "id\n-2\n");
+    let run = other.run("load one.csv --table t --replace=swap --quiet");
+    assert_eq!(run.status, Some(2), "{}", run.stderr);
+    let words = format!("job {} of role \"", ticket.job);
+    assert!(run.stderr.contains(&words), "{}", run.stderr);
+    let run = other.run("load one.csv --table t --replace --quiet");
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    scene.complete(&ticket, &[receipt]).unwrap();
+    assert_eq!(scene.ids(), "-2 1 2");
+    let run = other.run("load one.csv --table t --replace=swap --restart --quiet");
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    assert_eq!(scene.ids(), "-2");
+    scene.case.db.run("alter table t owner to current_user");
 }

@@ -5,6 +5,10 @@ use std::fmt::Write as _;
 use std::thread;
 use std::time::Duration;
 
+use pgspate::target::connect::{Connection, Dsn, Environment};
+use pgspate_embedded::testing;
+use tokio::runtime::Runtime;
+
 use crate::run::{finish, session, spawn, wait_until};
 use crate::support::LoadCase;
 use crate::test_random::{TestRandom, from_environment};
@@ -91,5 +95,51 @@ fn a_killed_load_can_be_run_again_at_once() {
         }
         finish(spawn(&mut case.load_command(LOAD_ARGS))).success();
         assert_complete(&case, &format!("seed {seed}"));
+    }
+}
+
+fn connect(runtime: &Runtime, dsn: &str) -> Connection {
+    let dsn = Dsn::resolve(Some(dsn), &Environment::default()).unwrap().unwrap();
+    runtime.block_on(dsn.connect("pgspate test")).unwrap()
+}
+
+/// The lost session belongs to the role that logged in, whichever role the user has set.
+#[test]
+fn a_lost_session_is_terminated_although_a_role_is_set() {
+    let case = LoadCase::new("");
+    let (login, set) = (format!("{}_login", case.db.name()), format!("{}_set", case.db.name()));
+    case.db.run(&format!(
+        "create role \"{login}\" login; create role \"{set}\"; grant \"{set}\" to \"{login}\""
+    ));
+    let dsn = format!("{} user='{login}' options='-c role={set}'", case.db.dsn());
+    let runtime = Runtime::new().unwrap();
+    let (lost, next) = (connect(&runtime, &dsn), connect(&runtime, &dsn));
+    let pid = lost.backend_pid();
+    runtime.block_on(next.terminate_lost_backend(pid));
+    let left = format!("select count(*) from pg_stat_activity where pid = {pid}");
+    wait_until("the session has ended", || case.value(&left) == "0");
+    let role = runtime.block_on(next.client.query_one("select current_user::text", &[])).unwrap();
+    assert_eq!(role.get::<_, String>(0), set);
+    drop((lost, next));
+    case.db.run(&format!("drop role \"{login}\", \"{set}\""));
+}
+
+/// Without keepalives, the locks of a client whose host is lost stay for hours.
+#[test]
+fn the_server_looks_for_lost_clients_every_minute() {
+    let server = testing::server("");
+    let runtime = Runtime::new().unwrap();
+    let tcp = server.tcp_dsn_for("postgres");
+    for (dsn, expected) in [
+        (tcp.clone(), "30 10 3"),
+        (format!("{tcp}?options=-c%20tcp_keepalives_idle%3D45"), "45 75 9"),
+        (server.dsn(), "0 0 0"),
+    ] {
+        let connection = connect(&runtime, &dsn);
+        let sql = "select concat_ws(' ', current_setting('tcp_keepalives_idle'), \
+                                    current_setting('tcp_keepalives_interval'), \
+                                    current_setting('tcp_keepalives_count'))";
+        let row = runtime.block_on(connection.client.query_one(sql, &[])).unwrap();
+        assert_eq!(row.get::<_, String>(0), expected, "{dsn}");
     }
 }

@@ -19,7 +19,7 @@ use super::host::Host;
 use super::socket::{Socket, SocketRoute};
 use super::tls::ServerTls;
 use super::traffic::ConnectionTraffic;
-use crate::{Error, ErrorKind, Result, TypedQuery, ends_session, search_path};
+use crate::{Error, ErrorKind, Result, ends_session, search_path};
 
 /// The oldest supported version, as `server_version_num`.
 const VERSION_MIN: u32 = 130_000;
@@ -216,14 +216,19 @@ impl Connection {
     /// Terminates the backend of a lost session of this program. The server may not have noticed
     /// the loss, and the backend's locks would block this session. Does nothing if the process id
     /// now belongs to another program's session. If the role may not terminate the backend, the
-    /// caller has to wait for its locks.
+    /// caller has to wait for its locks. Must not be called in a transaction.
     pub async fn terminate_lost_backend(&self, pid: i32) {
-        let sql = "select pg_catalog.pg_terminate_backend(pid) from pg_catalog.pg_stat_activity \
-                   where pid = $1 and pid <> pg_catalog.pg_backend_pid() \
-                     and datname = pg_catalog.current_database() and usename = current_user \
-                     and (pg_catalog.starts_with(application_name, 'pgspate ') \
-                          or application_name = pg_catalog.current_setting('application_name'))";
-        let _ = self.client.fetch_opt(sql, &[&pid]).await;
+        // The lost session belongs to the role that logged in. The role that the user has set may
+        // not terminate it.
+        let sql = format!(
+            "set local role none; \
+             select pg_catalog.pg_terminate_backend(pid) from pg_catalog.pg_stat_activity \
+             where pid = {pid} and pid <> pg_catalog.pg_backend_pid() \
+               and datname = pg_catalog.current_database() and usename = session_user \
+               and (pg_catalog.starts_with(application_name, 'pgspate ') \
+                    or application_name = pg_catalog.current_setting('application_name'))"
+        );
+        let _ = self.client.batch_execute(&sql).await;
     }
 
     /// Returns whether the connection has ended or was abandoned.

@@ -7,6 +7,7 @@ use super::fleet_job::{BegunFleetJob, NewFleetJob, in_transaction, lock_fence};
 use super::fleet_reject::mark_attempts;
 use super::job::{JobId, ledger_error};
 use super::shadow;
+use crate::signalled_sessions::MAY_SIGNAL;
 use crate::{Error, ErrorKind, Result, TypedQuery, quote_ident};
 
 /// Returns the name of a run's stage in SQL.
@@ -116,12 +117,15 @@ pub(super) async fn drop_old_stages(client: &Client, begun: &BegunFleetJob) {
     }
 }
 
-/// Ends sessions that write into a stage or shadow. Sessions that read it, such as a backup, are
-/// left alone. Errors are ignored.
+/// Ends sessions that write into a stage or shadow, if this role may end them. Sessions that read
+/// it, such as a backup, are left alone. Errors are ignored.
 pub async fn end_writers(client: &Client, stage: &str) {
-    let sql = "select pg_terminate_backend(pid) from pg_locks \
-               where relation = to_regclass($1) and pid <> pg_backend_pid() \
-                 and mode = 'RowExclusiveLock' and granted \
-                 and database = (select oid from pg_database where datname = current_database())";
-    let _ = client.fetch_all(sql, &[&stage]).await;
+    let sql = format!(
+        "select pg_terminate_backend(l.pid) \
+         from pg_locks l join pg_stat_activity a on a.pid = l.pid \
+         where l.relation = to_regclass($1) and l.pid <> pg_backend_pid() \
+           and l.mode = 'RowExclusiveLock' and l.granted and {MAY_SIGNAL} \
+           and l.database = (select oid from pg_database where datname = current_database())"
+    );
+    let _ = client.fetch_all(&sql, &[&stage]).await;
 }

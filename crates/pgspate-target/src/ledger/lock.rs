@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio_postgres::Client;
 
 use super::identity::lock_key;
+use crate::signalled_sessions::MAY_SIGNAL;
 use crate::{Error, ErrorKind, Result, TypedParameter, TypedQuery, server_error};
 
 /// How long to wait until a session that holds the lock ends. The server may be slow to notice that
@@ -110,7 +111,7 @@ async fn end_lanes(
     );
     let failed = || server_error("could not check for an earlier run of this load".to_owned());
     let count = format!("select count(*) {lanes}");
-    let terminate = format!("select pg_terminate_backend(l.pid) {lanes}");
+    let terminate = format!("select pg_terminate_backend(l.pid) {lanes} and {MAY_SIGNAL}");
     let (started, mut has_terminated) = (std::time::Instant::now(), false);
     loop {
         let counts_idle = started.elapsed() < idle_timeout;
@@ -120,7 +121,7 @@ async fn end_lanes(
             return Ok(());
         }
         if started.elapsed() > timeout && !has_terminated {
-            // An error is ignored: this role may not terminate sessions of other roles.
+            // An error is ignored: the role of a session may have changed meanwhile.
             let _ = client.fetch_all(&terminate, &[&key, &false]).await;
             has_terminated = true;
         }
