@@ -12,20 +12,34 @@ const PINNED_PATH: &str = "pg_catalog, pg_temp";
 /// The session setting that keeps the user's search path.
 const USERS_PATH_SETTING: &str = "pgspate.search_path";
 
-/// Returns result columns for a query. The columns keep the user's path and pin pgspate's path, if
-/// the backend process is `pid`. Behind a pooler the process differs, and the setting might reach
-/// sessions of other programs.
+/// Settings by which the server notices within a minute that the client's host was lost. By default
+/// it notices after two hours, and the session keeps its locks until then.
+const KEEPALIVES: [(&str, u32); 3] =
+    [("tcp_keepalives_idle", 30), ("tcp_keepalives_interval", 10), ("tcp_keepalives_count", 3)];
+
+/// Keepalives are set if the server would wait for more seconds than this before the first one.
+const KEEPALIVES_IDLE_MAX: u32 = 60;
+
+/// Returns result columns for a query. The columns keep the user's path, pin pgspate's path and set
+/// keepalives, if the backend process is `pid`. Behind a pooler the process differs, and the
+/// settings might reach sessions of other programs.
 pub(crate) fn pin_columns_sql(pid: i32) -> String {
+    let is_own = format!("pg_catalog.pg_backend_pid() operator(pg_catalog.=) {pid}");
     let set = |name, value: &str| {
-        format!(
-            "case when pg_catalog.pg_backend_pid() operator(pg_catalog.=) {pid} \
-             then pg_catalog.set_config('{name}', {value}, false) end"
-        )
+        format!("case when {is_own} then pg_catalog.set_config('{name}', {value}, false) end")
     };
+    // The server reports what the socket has, and 0 for a Unix socket.
+    let is_long = format!(
+        "pg_catalog.current_setting('tcp_keepalives_idle', true)::pg_catalog.int4 \
+         operator(pg_catalog.>) {KEEPALIVES_IDLE_MAX}"
+    );
+    let keepalives = KEEPALIVES
+        .map(|(name, value)| format!("pg_catalog.set_config('{name}', '{value}', false)"));
     format!(
-        "{}, {}",
+        "{}, {}, case when {is_own} and {is_long} then pg_catalog.concat({}) end",
         set(USERS_PATH_SETTING, "pg_catalog.current_setting('search_path')"),
-        set("search_path", &format!("'{PINNED_PATH}'"))
+        set("search_path", &format!("'{PINNED_PATH}'")),
+        keepalives.join(", ")
     )
 }
 
