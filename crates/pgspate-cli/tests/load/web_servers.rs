@@ -283,3 +283,22 @@ fn jobs_differ_if_the_queries_of_their_urls_differ() {
     let kept = "select string_agg(source::text, ' ') from pgspate.source_file";
     assert!(!["jan", "jun", "mar", "apr"].iter().any(|it| case.value(kept).contains(it)));
 }
+
+/// The first member of a database creates the ledger, with the key that hides parts of URLs.
+#[test]
+fn the_first_member_of_a_fleet_claims_the_whole_url() {
+    let case = LoadCase::new("create table t (id bigint)");
+    let web = BodyServer::start(BodyFraming::Length, "id\n1\n");
+    let member = |member: u32, secret: &str| {
+        case.load(&format!(
+            "{}?signature={secret} --table t --fleet f --generation 1 --members 3 \
+             --member {member} --quiet",
+            web.url()
+        ))
+    };
+    member(0, "a").success();
+    let said = member(1, "a").refusal();
+    assert!(said.contains("member 0 of generation 1 loads a source of member 1"), "{said}");
+    member(2, "b").success();
+    assert_eq!(case.rows("t"), ["(1)", "(1)"]);
+}

@@ -147,6 +147,8 @@ impl Load {
     /// An error that names the input and the table. Its cause is the first refusal in input order,
     /// or another error that ended the load.
     pub fn run(mut self, watch: &Arc<LoadWatch>) -> Result<LoadReport> {
+        // A member claims its sources by their complete identities.
+        self.job.complete_identity(&watch.copy)?;
         self.open_member(watch)?;
         let record_failure = self.failure_recorder();
         self.run_to_end(watch).inspect_err(record_failure)
@@ -157,7 +159,6 @@ impl Load {
         if let Some(report) = self.report_if_loaded(watch)? {
             return Ok(report);
         }
-        self.job.complete_identity(&watch.copy)?;
         if let Some(to_add) = self.to_add.clone() {
             let added = to_add.add(&mut self, &watch.copy);
             match added.map_err(|error| self.explain_failure(error, watch))? {
