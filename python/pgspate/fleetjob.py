@@ -73,7 +73,8 @@ class JobReport(Report):
     Attributes:
         job: Number of the job in the ledger.
         table: Name of the table, written as in SQL.
-        rows_in: Rows of all parts, with those that were rejected.
+        rows_in: Rows of all parts, with those that were rejected. If each task commits, without
+            those that a trigger left out.
         rows_written: Rows written to the table: inserted or updated. A trigger may have left out
             some.
         inserted: Rows inserted.

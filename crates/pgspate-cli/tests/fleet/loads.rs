@@ -144,3 +144,19 @@ fn options_that_do_not_fit_a_member_are_refused() {
     let said = finish(child).json_refusal();
     assert!(said.contains("loads sources that can be read again"), "{said}");
 }
+
+#[test]
+fn a_member_that_is_done_says_why_it_does_not_load_again() {
+    let case = case(4);
+    parse(&finish(spawn(&mut member(&case, "1", 0, "in/0.csv"))));
+    // The refused run claims no source of another member.
+    let said = finish(spawn(&mut member(&case, "1", 0, "in/1.csv"))).json_refusal();
+    assert!(said.contains("and has loaded other sources"), "{said}");
+    parse(&finish(spawn(&mut member(&case, "1", 1, "in/1.csv"))));
+    case.db.run("truncate t");
+    let said = finish(spawn(&mut member(&case, "1", 0, "in/0.csv"))).json_refusal();
+    let words = "but its sources have changed since, or rows were removed from the table";
+    assert!(said.contains(words), "{said}");
+    parse(&finish(spawn(&mut member(&case, "2", 0, "in/0.csv"))));
+    assert_eq!(case.value("select count(*) from t"), "50");
+}

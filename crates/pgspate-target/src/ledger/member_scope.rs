@@ -68,6 +68,25 @@ fn superseded_error(member: &FleetMember, row: &Row) -> Error {
 }
 
 impl OpenMember {
+    /// Returns whether the member has claimed all of the scopes in its generation.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Server`] if the ledger cannot be read, [`ErrorKind::Connect`] if the connection
+    /// fails.
+    pub async fn has_claimed(&self, client: &Client, scopes: &[String]) -> Result<bool> {
+        let member = &self.member;
+        let sql = "select not exists ( \
+                       select from unnest($4::text[]) as scope \
+                       where not exists ( \
+                           select from pgspate.member_scope w \
+                           where w.fleet = $1 and w.scope = scope.scope \
+                             and w.generation = $2 and w.member = $3))";
+        let scopes = scopes.to_vec();
+        let values: [&dyn TypedParameter; 4] =
+            [&member.fleet, &member.generation, &member.member, &scopes];
+        Ok(client.fetch_one(sql, &values).await.map_err(ledger_error())?.get(0))
+    }
+
     /// Claims the scopes, in the transaction that writes their rows. A member that replaces rows
     /// also claims itself. A member that only adds rows claims its sources.
     /// `scopes` are digests of the scopes' names.

@@ -122,7 +122,8 @@ pub struct FleetJobReport {
     pub job: i64,
     /// The table's name in SQL.
     pub table: String,
-    /// Rows of all parts, with those that were rejected.
+    /// Rows of all parts, with those that were rejected. If each task commits, without those that a
+    /// trigger left out.
     pub rows_in: i64,
     /// Rows written to the table: inserted or updated. A trigger may have left out some.
     pub rows_written: i64,
@@ -177,13 +178,13 @@ impl FleetTicket {
         stage.map_or(table, |(_, stage)| stage)
     }
 
-    /// Returns the job in words.
     /// Returns a condition: the columns of the table that attempts write to have these types.
     pub(super) fn has_types_sql(&self, columns: &[(String, u32)]) -> String {
         let relation = format!("pg_catalog.to_regclass({})", quote_literal(&self.destination));
         has_types_sql(&format!("{relation}::pg_catalog.oid"), columns)
     }
 
+    /// Returns the job in words.
     pub(super) fn title(&self) -> String {
         match &self.name {
             Some(name) => format!("job {} \"{name}\"", self.job),
@@ -198,7 +199,6 @@ impl FleetTicket {
             .hint("Nothing of this attempt is written. Only the driver's latest run counts.")
     }
 
-    /// Returns the error of a table that another session has emptied, so that parts were removed.
     /// Returns the error of a table of which a column has got another type.
     pub(super) fn altered_error(&self) -> Error {
         let message = format!("the rows of {} do not fit {}", self.title(), self.table);
@@ -207,8 +207,9 @@ impl FleetTicket {
             .hint("Begin the job again, and write all parts.")
     }
 
+    /// Returns the error of a table that another session has emptied, so that parts were removed.
     pub(super) fn emptied_error(&self) -> Error {
-        let message = format!("the rows of {} are not all in {}", self.title(), self.table);
+        let message = format!("{} was emptied after {} began", self.table, self.title());
         Error::new(ErrorKind::Ledger, message)
             .because(table_emptied_error())
             .hint("Begin the job again, and write all parts.")
@@ -224,10 +225,13 @@ impl FleetTicket {
         Error::new(ErrorKind::Plan, message).hint("Let the driver commit all rows at once.")
     }
 
-    /// Returns the error of a table that was dropped after the job began.
+    /// Returns the error of a table that was dropped or renamed after the job began.
     pub(super) fn dropped_error(&self) -> Error {
-        let message = format!("{} was dropped after {} began", self.table, self.title());
-        Error::new(ErrorKind::Ledger, message)
-            .hint("Abort the job, create the table and begin again.")
+        let (table, title) = (&self.table, self.title());
+        let message = format!("{table} was dropped or renamed after {title} began");
+        Error::new(ErrorKind::Ledger, message).hint(
+            "If the table was renamed, give it its name again. If it was dropped, abort the job, \
+             create the table and begin again.",
+        )
     }
 }

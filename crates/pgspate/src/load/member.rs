@@ -13,7 +13,9 @@ use crate::job::RetryAfterConnectionLoss;
 use crate::plan::AutoChoice;
 use crate::reading::InputOrigin;
 use crate::{Error, ErrorKind, Result};
-use pgspate_target::ledger::{JobLookup, MemberCounts, MemberTarget, OpenMember, digest_texts};
+use pgspate_target::ledger::{
+    FleetMember, JobLookup, MemberCounts, MemberTarget, OpenMember, digest_texts,
+};
 
 /// What the user asked to do for the table after the last row.
 #[derive(Debug, Clone, Copy, Default)]
@@ -84,35 +86,29 @@ impl Load {
     /// Records the member's attempt and claims its sources, if the load is a member of a fleet.
     ///
     /// # Errors
-    /// [`ErrorKind::Ledger`] if another member loads one of the sources, or if the member has
-    /// loaded other sources.
+    /// [`ErrorKind::Ledger`] if another member loads one of the sources, or if the member is done
+    /// and its sources are not all in the table.
     pub(super) fn open_member(&mut self, watch: &LoadWatch) -> Result<()> {
         let Some(entry) = self.fleet().cloned() else { return Ok(()) };
         let sources = self.job.identity.iter().flat_map(|identity| &identity.sources);
         let generation = entry.member.generation.as_str();
         let scopes = sources.map(|it| digest_texts(["source", generation, &it.name, &it.url]));
         let scopes: Vec<String> = scopes.collect();
-        let loaded = self.loaded_counts();
+        let (loaded, is_loaded) = (self.loaded_counts(), self.is_loaded());
         let (table, oid) = (self.table.sql_name.clone(), self.table.oid);
         let opened = self.job.with_client_and_retry(&watch.copy, async |client: &Client| {
             let target = MemberTarget { command: "load", table: &table, table_oid: oid };
             let opened = entry.open(client, target).await?;
+            if opened.was_done && !is_loaded {
+                let is_same = opened.has_claimed(client, &scopes).await?;
+                return Err(done_error(&opened.member, is_same));
+            }
             opened.claim_scopes(client, &scopes).await?;
             if let Some(counts) = loaded.filter(|_| !opened.was_done) {
                 opened.finish(client, &counts).await?;
             }
             Ok(opened)
         })?;
-        if opened.was_done && !self.is_loaded() {
-            let member = &opened.member;
-            let message = format!(
-                "{} is done in generation {}, and has loaded other sources",
-                member.name(),
-                member.generation
-            );
-            return Err(Error::new(ErrorKind::Ledger, message)
-                .hint("Load further sources as another member or in another generation."));
-        }
         self.member = Some(opened);
         Ok(())
     }
@@ -172,4 +168,21 @@ impl Load {
         self.job.with_client(async |client: &Client| member.record_tended(client).await)?;
         Ok(true)
     }
+}
+
+/// Returns the error of a member that is done, and whose sources are not all in the table.
+/// `is_same` says whether the member has loaded the same sources before.
+fn done_error(member: &FleetMember, is_same: bool) -> Error {
+    let (what, hint) = match is_same {
+        true => (
+            "but its sources have changed since, or rows were removed from the table",
+            "Load the sources in another generation.",
+        ),
+        false => (
+            "and has loaded other sources",
+            "Load further sources as another member or in another generation.",
+        ),
+    };
+    let message = format!("{} is done in generation {}, {what}", member.name(), member.generation);
+    Error::new(ErrorKind::Ledger, message).hint(hint)
 }
