@@ -50,8 +50,9 @@ fn load_data<'py>(
     data: CallData<'py>,
     options: CallOptions<'py>,
 ) -> PyResult<String> {
-    let (options, to, caller) = load::LoadOptions::prepare_call(py, data, options)?;
-    caller.run(py, move |call| {
+    let (mut options, to, caller) = load::LoadOptions::prepare_call(py, data, options)?;
+    caller.run(py, move |call: &CallState<load::LoadWatch>| {
+        options.fleet.stop = call.watch.copy.stop_flag();
         with_server(to, |dsn, runtime| {
             let load = load::prepare(options, dsn, runtime)?;
             call.begin_to_write()?;
@@ -80,8 +81,9 @@ fn sync_data<'py>(
     data: CallData<'py>,
     options: CallOptions<'py>,
 ) -> PyResult<String> {
-    let (options, to, caller) = sync::SyncOptions::prepare_call(py, data, options)?;
-    caller.run(py, move |call| {
+    let (mut options, to, caller) = sync::SyncOptions::prepare_call(py, data, options)?;
+    caller.run(py, move |call: &CallState<load::LoadWatch>| {
+        options.fleet.stop = call.watch.copy.stop_flag();
         with_server(to, |dsn, runtime| {
             let sync = sync::prepare(options, dsn, runtime)?;
             call.begin_to_write()?;

@@ -5,7 +5,15 @@ use std::process::Child;
 use std::thread;
 use std::time::Duration;
 
-use crate::run::{finish, session, spawn};
+use pgspate::ErrorKind;
+use pgspate::fleet::MemberOptions;
+use pgspate::load::{self, LoadOptions};
+use pgspate::reading::{InputOrigin, ReadingOptions};
+use pgspate::session::StopFlag;
+use pgspate::target::connect::{Dsn, Environment};
+use tokio::runtime::Handle;
+
+use crate::run::{finish, session, spawn, wait_until};
 use crate::scene::{FleetScene, counts, parse};
 
 /// Counts sessions of members: those that write, and those that hold a slot. A session that looks
@@ -77,4 +85,39 @@ fn members_wait_while_the_server_has_too_many_connections() {
     assert_eq!(sums, expected);
     assert_eq!(scene.differences(), "0");
     scene.case.db.run(&format!("drop owned by \"{role}\" cascade; drop role \"{role}\""));
+}
+
+#[test]
+fn a_member_stops_while_it_waits_for_a_connection() {
+    let scene = FleetScene::new(2, 2);
+    let dsn = Dsn::resolve(Some(&scene.case.db.dsn()), &Environment::default()).unwrap().unwrap();
+    let path = scene.case.path("a/0.csv").to_str().unwrap().to_owned();
+    let stop = StopFlag::default();
+    let prepare = |member, stop: &StopFlag| {
+        let origin = InputOrigin::Sources(vec![path.clone()]);
+        let fleet = MemberOptions {
+            fleet: Some("f".to_owned()),
+            generation: Some("1".to_owned()),
+            members: Some(2),
+            member: Some(member),
+            connections: Some(2),
+            stop: stop.clone(),
+        };
+        let options = LoadOptions {
+            reading: ReadingOptions { origin, ..ReadingOptions::default() },
+            table: Some("reading".to_owned()),
+            fleet,
+            ..LoadOptions::default()
+        };
+        let dsn = dsn.clone();
+        move |runtime: &Handle| load::prepare(options, dsn, runtime)
+    };
+    let runtime = pgspate_cli::runtime().unwrap();
+    let has_connection = prepare(0, &StopFlag::default())(runtime.handle()).unwrap();
+    let (handle, waiting) = (runtime.handle().clone(), prepare(1, &stop));
+    let waiting = thread::spawn(move || waiting(&handle).map(drop));
+    stop.request();
+    wait_until("the member has stopped", || waiting.is_finished());
+    assert_eq!(waiting.join().unwrap().unwrap_err().kind(), ErrorKind::Cancelled);
+    drop(has_connection);
 }

@@ -121,6 +121,11 @@ impl CopyProgress {
         }
     }
 
+    /// Returns the flag that [`CopyProgress::cancel`] sets.
+    pub fn stop_flag(&self) -> StopFlag {
+        self.stop.clone()
+    }
+
     /// Asks the load to stop and roll back.
     pub fn cancel(&self) {
         self.stop.request();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use pgspate_target::connect::{Connection, Dsn};
 use pgspate_target::ledger::{FleetMember, MemberEntry, MemberTarget, OpenMember, TrustedLedger};
-use pgspate_target::session::{ReconnectBackoff, WaitLimits};
+use pgspate_target::session::{ReconnectBackoff, StopFlag, WaitLimits};
 use tokio::runtime::Handle;
 use tokio_postgres::Client;
 
@@ -35,11 +35,14 @@ pub(crate) struct FleetEntry {
     ledger: Option<TrustedLedger>,
     /// Whether other members had all slots when this member last looked.
     lacks_slot: bool,
+    /// Ends the waiting if a stop is requested.
+    stop: StopFlag,
 }
 
 impl FleetEntry {
-    pub(super) fn new(member: FleetMember, slots: Option<u32>) -> FleetEntry {
-        FleetEntry { member, slots, waited: Duration::ZERO, ledger: None, lacks_slot: false }
+    pub(super) fn new(member: FleetMember, slots: Option<u32>, stop: StopFlag) -> FleetEntry {
+        let waited = Duration::ZERO;
+        FleetEntry { member, slots, waited, ledger: None, lacks_slot: false, stop }
     }
 
     /// Returns how long the member has waited for a slot.
@@ -74,6 +77,7 @@ impl FleetEntry {
     /// # Errors
     /// [`ErrorKind::Connect`] if the server cannot be reached. [`ErrorKind::Ledger`] if another
     /// session works on the member for too long, or if a newer generation is done.
+    /// [`ErrorKind::Cancelled`] if a stop is requested.
     pub(crate) fn connect(
         &mut self,
         dsn: &Dsn,
@@ -82,7 +86,9 @@ impl FleetEntry {
     ) -> Result<Connection> {
         let mut backoff = ReconnectBackoff::new(limits.retry_for);
         let mut looking_since: Option<Instant> = None;
+        let stop = self.stop.clone();
         loop {
+            stop.check()?;
             let entered = runtime.block_on(self.try_connect(dsn));
             match entered {
                 Ok((connection, MemberEntry::Entered)) => {
@@ -93,17 +99,19 @@ impl FleetEntry {
                     runtime.block_on(connection.close());
                     let since = *looking_since.get_or_insert_with(Instant::now);
                     backoff.reset();
-                    std::thread::sleep(slot_pause(since.elapsed()));
+                    stop.sleep_unless_requested(slot_pause(since.elapsed()))?;
                 }
                 Ok((connection, MemberEntry::Occupied)) => {
                     let worker = runtime.block_on(self.member.worker(&connection.client));
                     runtime.block_on(connection.close());
-                    if !backoff.wait(|| false) {
+                    if !backoff.wait(|| stop.is_requested()) {
+                        stop.check()?;
                         return Err(self.occupied_error(worker?));
                     }
                 }
                 Err(error) if error.is_retryable() => {
-                    if !backoff.wait(|| false) {
+                    if !backoff.wait(|| stop.is_requested()) {
+                        stop.check()?;
                         return Err(error);
                     }
                 }

@@ -11,6 +11,7 @@ use crate::{Error, ErrorKind, Result};
 use array_index::read_array_place;
 pub(crate) use entry::{FleetEntry, slot_pause};
 use pgspate_target::ledger::{ArrayExtent, FleetMember, OpenMember};
+use pgspate_target::session::StopFlag;
 
 use serde::Serialize;
 
@@ -22,7 +23,7 @@ const NAME_BYTES_MAX: usize = 200;
 const MEMBERS_MAX: i32 = 1_000_000;
 
 /// The user's options for a member of a fleet.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 pub struct MemberOptions {
     /// The fleet's name. Without a name, the run is not a member of a fleet.
     pub fleet: Option<String>,
@@ -34,6 +35,8 @@ pub struct MemberOptions {
     pub member: Option<i32>,
     /// The number of connections that all members together may have open.
     pub connections: Option<u32>,
+    /// Ends the waiting for a connection if a stop is requested.
+    pub stop: StopFlag,
 }
 
 /// What a member's report says about the fleet.
@@ -127,7 +130,7 @@ impl MemberOptions {
         };
         let fleet =
             FleetMember { fleet, generation, first, members, member, extent, replaces_rows };
-        Ok(Some(FleetEntry::new(fleet, slots)))
+        Ok(Some(FleetEntry::new(fleet, slots, self.stop.clone())))
     }
 
     /// Refuses the first of these options that is given, because a member of a fleet cannot have
@@ -206,6 +209,7 @@ mod tests {
             members: Some(members),
             member: Some(member),
             connections,
+            stop: StopFlag::default(),
         }
     }
 
