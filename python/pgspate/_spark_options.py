@@ -29,14 +29,14 @@ OPTIONS = (*_TARGET, *_TEXTS, *_LISTS, *_FLAGS, *_NUMBERS, *_OTHERS)
 # Options of JDBC that say how it writes, or how it reads. Here they have no effect.
 _WITHOUT_EFFECT = {
     "batchsize": "pgspate writes by COPY",
-    "isolationlevel": "pgspate commits all rows at once",
+    "isolationlevel": "the rows of a job, or of a task, are committed at once",
     "numpartitions": "use `connections`",
     "truncate": "`.mode(\"overwrite\")` keeps the table's definition",
-    "cascadetruncate": "`.mode(\"overwrite\")` truncates nothing",
+    "cascadetruncate": "a table that others refer to is not overwritten",
     "driver": "pgspate needs no driver",
     "connectionprovider": "pgspate needs no driver",
     "fetchsize": "it is for reading",
-    "querytimeout": "set `statement_timeout` for the role",
+    "querytimeout": "pgspate sets no time limit for statements",
     "partitioncolumn": "it is for reading",
     "lowerbound": "it is for reading",
     "upperbound": "it is for reading",

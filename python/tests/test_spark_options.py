@@ -67,6 +67,8 @@ def test_options_become_arguments():
 def test_options_of_jdbc_without_effect_are_named():
     found = parse(url=JDBC + "?reWriteBatchedInserts=true", batchsize="1000", numPartitions="8")
     assert len(found.notes) == 3
+    assert parse(queryTimeout="5").notes == [
+        "the option querytimeout has no effect: pgspate sets no time limit for statements"]
     for part in ("batchsize", "numpartitions has no effect: use `connections`",
                  "reWriteBatchedInserts"):
         assert any(part in note for note in found.notes), part
