@@ -119,6 +119,26 @@ pub async fn abandoned_fleet_jobs(client: &Client, table: u32, job: i64) -> Resu
     Ok(rows.iter().map(describe_abandoned_job).collect())
 }
 
+/// Returns an unfinished job of another role that writes to the table, in words, if there is one.
+/// The policies of the ledger do not let this role move the job to another table.
+///
+/// # Errors
+/// [`ErrorKind::Server`] if the ledger cannot be read, [`ErrorKind::Connect`] if the connection
+/// fails.
+pub async fn fleet_job_of_other_role(client: &Client, table: u32) -> Result<Option<String>> {
+    let sql = format!(
+        "select job, role::text from pgspate.job \
+         where table_oid = $1 and command = 'fleet' and finished is null \
+           and row_security_active('pgspate.job'::regclass) and not {IS_OURS} \
+         order by job limit 1"
+    );
+    let row = client.fetch_opt(&sql, &[&table]).await.map_err(ledger_error())?;
+    Ok(row.map(|row| {
+        let (job, role): (i64, &str) = (row.get(0), row.get(1));
+        format!("job {job} of role \"{role}\" writes to it and is not complete")
+    }))
+}
+
 /// Returns an unfinished job in words.
 fn describe_abandoned_job(row: &Row) -> String {
     let (job, name, age): (i64, Option<&str>, &str) = (row.get(0), row.get(1), row.get(2));

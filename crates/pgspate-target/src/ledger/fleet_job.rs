@@ -380,7 +380,6 @@ pub async fn lock_fence(client: &Client, begun: &BegunFleetJob) -> Result<bool> 
     Ok(row.is_some())
 }
 
-/// Seals an attempt in its open transaction. Returns the number of the transaction, or `None` if
 /// What an attempt has written.
 #[derive(Debug, Clone, Copy)]
 pub struct NewPart<'a> {
@@ -394,10 +393,11 @@ pub struct NewPart<'a> {
     pub rows: i64,
 }
 
+/// Seals an attempt in its open transaction. Returns the number of the transaction, or `None` if
 /// the fence is no longer that of `begun` or the job has ended. Also if the attempt `is_visible`,
-/// because it has written to the job's table, and the table was emptied since the job began. Also if
-/// a column has another type than the rows are encoded for. The user's search path may be set, so
-/// operators are qualified.
+/// because it has written to the job's table, and the table was emptied since the job began. Also
+/// if a column has another type than the rows are encoded for. The user's search path may be set,
+/// so operators are qualified.
 ///
 /// # Errors
 /// [`ErrorKind::Server`] if the ledger cannot be written, [`ErrorKind::Connect`] if the connection
@@ -408,8 +408,8 @@ pub async fn seal_part(
     new: NewPart<'_>,
     is_visible: bool,
 ) -> Result<Option<i64>> {
-    let sql = "insert into pgspate.part (job, part, xid, columns, rows) \
     let NewPart { part, columns, has_types_sql, rows } = new;
+    let sql = "insert into pgspate.part (job, part, xid, columns, rows) \
                select f.job, $3, pg_catalog.txid_current(), $4, $5 from pgspate.fleet_job f \
                where f.job operator(pg_catalog.=) $1 and f.fence operator(pg_catalog.=) $2 \
                  and f.report is null and HAS_TYPES \

@@ -47,13 +47,15 @@ pub use dropped_keys::{
     is_refused_for_dropped_keys, other_writer,
 };
 pub use emptied::record_emptied_sql;
-pub use fleet_end::{abandoned_fleet_jobs, drop_stage, fence_off, keeps_committed_parts};
+pub use fleet_end::{
+    abandoned_fleet_jobs, drop_stage, fence_off, fleet_job_of_other_role, keeps_committed_parts,
+};
 pub use fleet_epoch::{EpochOfStream, join_epoch};
 pub use fleet_job::{
     BegunFleetJob, FleetDestination, JobAndWarning, LockedFleetJob, NewFleetJob, NewPart,
-    SealedPart, begin_fleet_job, complete_fleet_job, find_part,
-    fleet_job_table, is_fleet_job_emptied, is_fleet_job_open, is_part_sealed, lock_fence,
-    lock_fleet_job, move_fleet_jobs, read_parts, seal_part, take_job_slot,
+    SealedPart, begin_fleet_job, complete_fleet_job, find_part, fleet_job_table,
+    is_fleet_job_emptied, is_fleet_job_open, is_part_sealed, lock_fence, lock_fleet_job,
+    move_fleet_jobs, read_parts, seal_part, take_job_slot,
 };
 pub use fleet_reject::{ATTEMPT_COLUMN, insert_attempt_rejects, keep_rejects};
 pub use fleet_stage::{create_job_stage, end_writers, stage_columns, stage_name};

@@ -17,8 +17,8 @@ use pgspate_target::{IncomingForeignKey, TypedQuery, read_references, server_err
 /// drops them, and adds them again as they were planned.
 ///
 /// # Errors
-/// [`ErrorKind::Plan`] if the foreign keys or the types of columns have changed, or if another table
-/// has the table's name.
+/// [`ErrorKind::Plan`] if the foreign keys or the types of columns have changed, or if another
+/// table has the table's name.
 /// An error of the server or the connection.
 pub(super) async fn run_before(
     connection: &Connection,

@@ -258,6 +258,8 @@ impl TableCare<'_> {
             let error = Error::new(ErrorKind::Bug, "a shadow table without a job");
             return Err(ExchangeError::Other(error));
         };
+        // A policy of the ledger refuses to change a job whose table does not exist.
+        ledger::move_job_to(client, job, new).await.map_err(ExchangeError::Other)?;
         let crash_removes_rows = self.job.crash_removes_rows();
         let finished = ledger::finish_job(client, job, chunks, identity, crash_removes_rows).await;
         let sums = finished.map_err(ExchangeError::Other)?;
@@ -265,7 +267,6 @@ impl TableCare<'_> {
             client.batch_execute("rollback").await?;
             return Ok(None);
         }
-        ledger::move_job_to(client, job, new).await.map_err(ExchangeError::Other)?;
         ledger::move_fleet_jobs(client, names.oid, new, job).await.map_err(ExchangeError::Other)?;
         client.batch_execute("commit").await?;
         Ok(sums)

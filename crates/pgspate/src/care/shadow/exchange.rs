@@ -152,7 +152,8 @@ pub(super) fn trial_refusal(
 /// # Errors
 /// [`ExchangeError::Changed`] if another table has the table's name by now. The same if another job
 /// has dropped indexes or changed options of the table. The shadow would lack them, and the ledger
-/// would forget them with the old table. The server's error, for example if the lock is not granted
+/// would forget them with the old table. The same if a job of another role writes to the table: it
+/// would lose its table. The server's error, for example if the lock is not granted
 /// in time.
 pub(super) async fn lock(
     client: &Client,
@@ -165,14 +166,13 @@ pub(super) async fn lock(
     if !client.fetch_one(look, &[&names.table, &names.oid]).await?.get::<_, bool>(0) {
         return Err(ExchangeError::Changed("another table has its name now".to_owned()));
     }
-    match ledger::has_outstanding_on(client, names.oid, job.0).await {
-        Ok(false) => Ok(()),
-        Ok(true) => {
-            let why = "another load has not put back its indexes and options";
-            Err(ExchangeError::Changed(why.to_owned()))
-        }
-        Err(error) => Err(ExchangeError::Other(error)),
+    let is_outstanding = ledger::has_outstanding_on(client, names.oid, job.0).await;
+    if is_outstanding.map_err(ExchangeError::Other)? {
+        let why = "another load has not put back its indexes and options";
+        return Err(ExchangeError::Changed(why.to_owned()));
     }
+    let other = ledger::fleet_job_of_other_role(client, names.oid).await;
+    other.map_err(ExchangeError::Other)?.map_or(Ok(()), |why| Err(ExchangeError::Changed(why)))
 }
 
 /// Replaces the locked table by its shadow. Returns the shadow's oid.
