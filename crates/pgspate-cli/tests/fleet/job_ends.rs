@@ -2,7 +2,8 @@
 
 use std::thread;
 
-use pgspate::driven::{AbortOutcome, FleetCommit, FleetJobOptions, StreamEpoch};
+use pgspate::driven::{AbortOutcome, FleetCommit, FleetJobOptions, FleetMode, StreamEpoch};
+use pgspate::sync::{Scope, SyncOptions};
 
 use crate::driven::DriverScene;
 use crate::run::session;
@@ -133,4 +134,21 @@ fn a_task_of_an_older_ledger_does_not_write_into_a_job_of_the_same_number() {
         assert_eq!(scene.ids(), "-1 1");
         scene.case.db.run("delete from t where id > 0; drop schema pgspate cascade");
     }
+}
+
+#[test]
+fn a_job_that_syncs_reports_its_warnings() {
+    let scene = DriverScene::new();
+    scene.case.db.run(
+        "create function skip() returns trigger language plpgsql as 'begin return null; end'; \
+         create trigger skip before insert on t for each row when (new.id = 2) \
+         execute function skip()",
+    );
+    let upsert = SyncOptions { scope: Scope::NoDelete, ..SyncOptions::default() };
+    let options = FleetJobOptions { mode: FleetMode::Sync, ..FleetJobOptions::default() };
+    let ticket = scene.begin_with(Some("job"), options, Some(&upsert)).unwrap();
+    let receipts = [scene.write(&ticket, 0, 1, 3)];
+    let report = scene.complete_sync(&ticket, &receipts, &upsert).unwrap();
+    assert_eq!(report.warnings, ["triggers of public.t kept out 1 change"]);
+    assert_eq!(scene.complete_sync(&ticket, &receipts, &upsert).unwrap(), report);
 }

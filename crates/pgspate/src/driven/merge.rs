@@ -178,7 +178,8 @@ impl FleetJobReport {
         let SyncReport { inserted, updated, deleted, .. } = *synced;
         let [inserted, updated, deleted] = [inserted, updated, deleted].map(u64::cast_signed);
         let rows_written = inserted + updated;
-        FleetJobReport { rows_written, inserted, updated, deleted, ..self.clone() }
+        let warnings = [&self.warnings[..], &synced.warnings].concat();
+        FleetJobReport { rows_written, inserted, updated, deleted, warnings, ..self.clone() }
     }
 }
 
