@@ -6,7 +6,7 @@ Used by `pgspate.sqlalchemy` with ``within=``, and by `pgspate.pandas_method`.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import _pgspate
 from ._errors import BugError, PlanError, ServerError, UsageError
@@ -40,10 +40,26 @@ where c.oid = cast(to_regclass(:name) as oid)
 """
 
 
+# Whether a trigger of a table, or a foreign key of the table to itself, may change or keep out rows.
+_MAY_CHANGE_ROWS_SQL = """
+select exists (
+    select from pg_trigger where tgtype & 1 = 1 and tgenabled <> 'D'
+      and (not tgisinternal or tgconstrrelid = tgrelid)
+      and tgrelid in (select :oid union select relid from pg_partition_tree(:oid)))
+"""
+
+
+class RowCounts(NamedTuple):
+    """The rows that were sent to the server, and the rows that it has written."""
+
+    sent: int
+    written: int
+
+
 def copy_rows(
     connection: Any, table: str, columns: Sequence[str] | None, rows: Iterable[Any]
-) -> int:
-    """Writes rows by COPY and returns the number of rows.
+) -> RowCounts:
+    """Writes rows by COPY and returns their numbers. Triggers may keep rows out of the table.
 
     `table` is a name written as in SQL. Without `columns`, the rows have values for all columns
     that are not generated.
@@ -64,24 +80,28 @@ def copy_rows(
     driver = connection.dialect.driver
     driver_connection = connection.connection.driver_connection
     if connection.dialect.is_async and driver.startswith("psycopg"):
-        _await_in_greenlet(_copy_by_async_psycopg(driver_connection, sql, pieces))
+        written = _await_in_greenlet(_copy_by_async_psycopg(driver_connection, sql, pieces))
     elif driver == "psycopg":
-        with driver_connection.cursor() as cursor, cursor.copy(sql) as copy:
-            for piece in pieces:
-                copy.write(piece)
+        with driver_connection.cursor() as cursor:
+            with cursor.copy(sql) as copy:
+                for piece in pieces:
+                    copy.write(piece)
+            written = cursor.rowcount
     elif driver == "psycopg2":
         with driver_connection.cursor() as cursor:
             cursor.copy_expert(sql, _IteratorFile(pieces))
+            written = cursor.rowcount
     elif driver == "asyncpg":
-        _await_in_greenlet(
+        status = _await_in_greenlet(
             driver_connection.copy_to_table(
                 name, source=_async_iterator(pieces), columns=columns, schema_name=schema
             )
         )
+        written = int(status.rpartition(" ")[2])
     else:
         message = f"could not write rows over a connection of the driver {driver}"
         raise UsageError(message, hint="Use psycopg, psycopg2 or asyncpg, which support COPY.")
-    return pieces.count
+    return RowCounts(pieces.count, written)
 
 
 def type_oids(connection: Any, table: str) -> dict[str, int]:
@@ -198,6 +218,11 @@ def _write_differences(run: Any, script: dict[str, Any], report: dict[str, Any])
         written = run(script[verb]).rowcount
         if written != report[done]:
             message = f"{written} of {counted(report[done], 'row')} could be {done}"
+            sql = _MAY_CHANGE_ROWS_SQL.replace(":oid", str(int(script["oid"])))
+            if run(sql).scalar():
+                hint = "A trigger of the table, or a foreign key of the table to itself, changed "
+                hint += "some of these rows or kept them out. Sync without `within=`."
+                raise ServerError(message, hint=hint)
             hint = "Another session changed some of these rows. Run the sync again."
             raise ServerError(message, sqlstate="40001", hint=hint, is_retryable=True)
 
@@ -207,19 +232,21 @@ def quote_ident(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _await_in_greenlet(coroutine: Any) -> None:
+def _await_in_greenlet(coroutine: Any) -> Any:
     """Awaits a coroutine in the greenlet in which SQLAlchemy runs asynchronous drivers."""
     from sqlalchemy.util import await_only
 
-    await_only(coroutine)
+    return await_only(coroutine)
 
 
 async def _copy_by_async_psycopg(
     driver_connection: Any, sql: str, pieces: Iterator[bytes]
-) -> None:
-    async with driver_connection.cursor() as cursor, cursor.copy(sql) as copy:
-        for piece in pieces:
-            await copy.write(piece)
+) -> int:
+    async with driver_connection.cursor() as cursor:
+        async with cursor.copy(sql) as copy:
+            for piece in pieces:
+                await copy.write(piece)
+        return int(cursor.rowcount)
 
 
 async def _async_iterator(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import count
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql.base import PGDialect
-from sqlalchemy.orm.attributes import instance_state
+from sqlalchemy.exc import NoInspectionAvailable
+from sqlalchemy.orm.attributes import instance_dict, instance_state
+from sqlalchemy.orm.exc import DetachedInstanceError
 
 from ._errors import ConversionError, UsageError
 from ._mapper_values import MapperValue
@@ -210,3 +213,43 @@ def is_new(row: Any) -> bool:
     None of such an object stands for no value. None of a stored object is NULL.
     """
     return not isinstance(row, dict) and instance_state(row).key is None
+
+
+@lru_cache(maxsize=64)
+def column_attributes(cls: Any, table: sa.Table) -> tuple[str, ...]:
+    """Returns the names of the attributes of a mapped class that are columns.
+
+    Raises an error for a class whose objects are no rows of the table.
+    """
+    try:
+        mapper: Any = sa.inspect(cls)
+        attributes = tuple(one.key for one in mapper.column_attrs)
+    except (NoInspectionAvailable, AttributeError):
+        message = f"a row of class {cls.__name__} is neither a dict nor a mapped object"
+        raise UsageError(message) from None
+    if mapper.local_table is not table:
+        message = f"an object of class {cls.__name__} is no row of {table.name}"
+        raise UsageError(message, hint="Write the objects of each class by their own call.")
+    return attributes
+
+
+def is_loaded(row: Any, names: Collection[str]) -> bool:
+    """Returns whether the dict of an object has all values that the object has.
+
+    The values of a stored object may be in the database alone, in attributes that are expired or
+    were not selected.
+    """
+    state = instance_state(row)
+    if state.expired_attributes:
+        return False
+    return state.key is None or all(map(instance_dict(row).__contains__, names))
+
+
+def stored_values(row: Any, names: Iterable[str]) -> dict[str, Any]:
+    """Returns the values of an object by attribute. Its session selects the missing values."""
+    try:
+        return {name: getattr(row, name) for name in names}
+    except DetachedInstanceError as error:
+        message = f"an object of class {type(row).__name__} has values that were not selected"
+        hint = "Select all columns of the object, or pass it while its session is open."
+        raise UsageError(message, hint=hint) from error

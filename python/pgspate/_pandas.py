@@ -65,7 +65,7 @@ def pandas_method(
         data_iter = _with_intervals(data_iter, intervals)
     columns = [table.table.columns[key] for key in keys]
     data_iter = converted_rows(data_iter, columns, getattr(conn.dialect, "_json_serializer", None))
-    return copy_rows(conn, name, list(keys), data_iter)
+    return copy_rows(conn, name, list(keys), data_iter).written
 
 
 def _timedelta_units(table: Any) -> dict[int, int]:

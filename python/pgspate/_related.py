@@ -15,9 +15,15 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.exc import NoInspectionAvailable
 from sqlalchemy.orm import MANYTOMANY, MANYTOONE
-from sqlalchemy.orm.attributes import instance_dict, instance_state, set_committed_value
+from sqlalchemy.orm.attributes import (
+    instance_dict,
+    instance_state,
+    set_attribute,
+    set_committed_value,
+)
 from sqlalchemy.orm.base import PASSIVE_NO_INITIALIZE
 
+from ._caller_transaction import RowCounts
 from ._errors import PlanError, UsageError
 
 # Expression of a column's default, and the sequence of an identity column.
@@ -42,6 +48,28 @@ class _Link(NamedTuple):
     source: Any
     target: Any
     pairs: tuple[tuple[str, str], ...]
+
+
+def without_pending(rows: Iterable[Any]) -> Iterable[Any]:
+    """Returns the rows. Refuses new objects of a session, which would save them a second time.
+
+    Objects of an iterable are checked when they are read.
+    """
+    if isinstance(rows, (list, tuple)):
+        for row in rows:
+            _refuse_pending(row)
+        return rows
+    return map(_refuse_pending, rows)
+
+
+def _refuse_pending(row: Any) -> Any:
+    """Returns a row. Refuses an object that a session saves when it is flushed."""
+    state = getattr(row, "_sa_instance_state", None)
+    if state is not None and state.pending:
+        message = f"{type(row).__name__} is in the session already, which saves it itself"
+        hint = "Leave it out, or take it out of the session with `session.expunge(...)`."
+        raise UsageError(message, hint=hint)
+    return row
 
 
 def classes_have_relationships(rows: Iterable[Any]) -> bool:
@@ -73,21 +101,21 @@ def save_graph(
     connection: Any,
     rows: list[Any],
     table_name: Callable[[Any], str],
-    write: Callable[[Any, list[Any]], int],
-) -> dict[Any, int]:
+    write: Callable[[Any, list[Any]], RowCounts],
+) -> dict[Any, RowCounts]:
     """Saves rows and the new objects that they are related to.
 
     Args:
         connection: Connection of SQLAlchemy.
         rows: Objects of mapped classes.
         table_name: Function that returns the name in SQL of a mapped class's table.
-        write: Function that writes objects of one class, and returns their number.
+        write: Function that writes objects of one class, and returns their numbers.
 
     Returns:
-        The number of rows by class, in the order in which they were written.
+        The numbers of rows by class, in the order in which they were written.
     """
     objects, links = _collect(rows)
-    counts: dict[Any, int] = {}
+    counts: dict[Any, RowCounts] = {}
     for cls in _parents_first(objects, links):
         group = objects[cls]
         to_group = [link for link in links if type(link.target) is cls]
@@ -157,6 +185,8 @@ def _links(row: Any) -> Iterator[tuple[_Link, Any]]:
         added = impl.get_history(state, values, PASSIVE_NO_INITIALIZE).added or ()
         for other in added:
             if other is None:
+                if relationship.direction is MANYTOONE:
+                    _clear(row, pairs)
                 continue
             if relationship.direction is MANYTOMANY:
                 hint = "Save such objects by the session: `session.add_all(...)`."
@@ -164,8 +194,13 @@ def _links(row: Any) -> Iterator[tuple[_Link, Any]]:
                 raise UsageError(f"{message}, whose rows pgspate cannot save", hint=hint)
             is_to_one = relationship.direction is MANYTOONE
             source, target = (other, row) if is_to_one else (row, other)
+            link = _Link(source, target, pairs)
             if is_to_one or _is_new(other):
-                yield _Link(source, target, pairs), other
+                yield link, other
+            elif not _is_filled(link) and not _is_saved_by_session(link):
+                message = f"{type(row).__name__}.{name} has a stored {type(other).__name__}"
+                hint = "Set this foreign key after the call, or save these objects by the session."
+                raise UsageError(f"{message}, whose foreign key would not be changed", hint=hint)
 
 
 @lru_cache(maxsize=256)
@@ -195,6 +230,23 @@ def _relationships(cls: Any) -> dict[str, tuple[Any, tuple[tuple[str, str], ...]
 def _is_new(row: Any) -> bool:
     """Returns whether an object exists in memory alone."""
     return instance_state(row).key is None
+
+
+def _clear(row: Any, pairs: tuple[tuple[str, str], ...]) -> None:
+    """Sets a foreign key to None, as a session does if the relationship was set to None."""
+    for _, target in pairs:
+        set_attribute(row, target, None)
+
+
+def _is_filled(link: _Link) -> bool:
+    """Returns whether the foreign key of a link has the values of the referenced columns."""
+    return all(getattr(link.source, one) == getattr(link.target, it) for one, it in link.pairs)
+
+
+def _is_saved_by_session(link: _Link) -> bool:
+    """Returns whether a session fills the foreign key of a link when it is flushed."""
+    session = instance_state(link.target).session
+    return session is not None and session is instance_state(link.source).session
 
 
 def _fill(link: _Link) -> None:

@@ -13,27 +13,41 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
-from functools import lru_cache
 from itertools import chain, count, islice
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy.exc import NoInspectionAvailable, SAWarning
-from sqlalchemy.orm.attributes import instance_dict, instance_state
+from sqlalchemy.orm.attributes import instance_dict
+from sqlalchemy.sql import visitors
 
 from . import _calls, _pgspate
-from ._caller_transaction import copy_rows, qualified_name_and_oid, run_sync_script
+from ._caller_transaction import (
+    RowCounts,
+    copy_rows,
+    qualified_name_and_oid,
+    run_sync_script,
+)
 from ._errors import PlanError, UsageError
 from ._mapper_values import MapperValue, mapper_values, refuse_shared_table
 from ._model_tuples import (
+    column_attributes,
+    is_loaded,
     is_made_by_server,
     is_new,
     refuse_repeated,
+    stored_values,
     tuple_maker,
     value_dialect,
     written_column,
 )
-from ._related import check_related, classes_have_relationships, has_related, save_graph
+from ._related import (
+    check_related,
+    classes_have_relationships,
+    has_related,
+    save_graph,
+    without_pending,
+)
 from ._report import LoadReport, SyncReport
 from ._target import conninfo_of_connection, refuse_listeners_of_session, session_of
 
@@ -126,7 +140,7 @@ def load(
     if options.get("replace"):
         refuse_shared_table(model_table.bind_arguments.get("mapper"))
     if within is None:
-        rows = _without_pending(rows)
+        rows = without_pending(rows)
         with _without_warnings_of(rows):
             columns, tuples = model_table.columns_and_tuples(_checked_rows(rows, "load"))
         target, table = _target_and_table(bind, model_table)
@@ -136,22 +150,25 @@ def load(
         message = f"{next(iter(options))} has no effect within a transaction"
         raise UsageError(message, hint=_OPTION_HINT)
     # This is before the flush, which would save these objects.
-    rows = _without_pending(rows)
+    rows = without_pending(rows)
     with _without_warnings_of(rows):
         connection, table = _connection_and_table(within, model_table)
     related: list[dict[str, Any]] = []
+    counts = RowCounts(0, 0)
     if isinstance(rows, (list, tuple)) and has_related(rows):
-        count = 0
-        for cls, written in _save_with_related(connection, within, rows).items():
+        for cls, more in _save_with_related(connection, within, model_table, rows).items():
             name = _ModelTable(cls).sql_name(connection, within)
             if name == table:
-                count += written
+                counts = RowCounts(counts.sent + more.sent, counts.written + more.written)
             else:
-                related.append({"table": name, "rows": written})
+                related.append({"table": name, "rows": more.written})
     else:
         columns, tuples = model_table.columns_and_tuples(_checked_rows(rows, "load within"))
-        count = copy_rows(connection, table, columns, tuples) if columns else 0
-    report: dict[str, Any] = {"table": table, "rows_in": count, "rows_written": count}
+        if columns:
+            counts = copy_rows(connection, table, columns, tuples)
+    report: dict[str, Any] = {
+        "table": table, "rows_in": counts.sent, "rows_written": counts.written
+    }
     return LoadReport._from_dict({**report, **({"related": related} if related else {})})
 
 
@@ -178,8 +195,8 @@ def sync(
         bind: As for `load`.
         model: As for `load`.
         rows: As for `load`.
-        scope: The table rows that may change: an expression such as ``Model.meter == 42``, or as
-            for `pgspate.sync`.
+        scope: The table rows that may change: an expression without subqueries, such as
+            ``Model.meter == 42``, or as for `pgspate.sync`.
         key: Attributes or column names that identify a row. Default: the primary key.
         scope_by: Attributes. The scope is all table rows whose values in these attributes occur in
             `rows`.
@@ -228,10 +245,6 @@ def sync(
     refuse_shared_table(model_table.bind_arguments.get("mapper"))
     if options.get("check"):
         model_table.mapper_values.clear()
-    if within is None:
-        rows = _without_pending(rows)
-    with _without_warnings_of(rows):
-        columns, tuples = model_table.columns_and_tuples(_checked_rows(rows, "sync"))
     target, table = _target_and_table(bind, model_table)
     sync_options: dict[str, Any] = {"to": target, **options}
     if scope is not None:
@@ -241,8 +254,14 @@ def sync(
     sync_options["scope_by"] = model_table.column_names(scope_by)
     sync_options["ignore_columns"] = model_table.column_names(ignore_columns)
     if within is None:
+        rows = without_pending(rows)
+    with _without_warnings_of(rows):
+        if within is not None:
+            # The flush gives keys to new objects of the session, so they are read after it.
+            connection, table = _connection_and_table(within, model_table)
+        columns, tuples = model_table.columns_and_tuples(_checked_rows(rows, "sync"))
+    if within is None:
         return _calls.sync(tuples, table, columns=columns or None, **sync_options)
-    connection, table = _connection_and_table(within, model_table)
     # The engine makes the script over another connection, where the name may mean another table.
     table, oid = qualified_name_and_oid(connection, table)
     sync_options.update(table=table, columns=columns)
@@ -265,28 +284,6 @@ def _checked_rows(rows: Iterable[Any], call: str) -> Iterable[Any]:
     return list(checked) if classes_have_relationships(rows) else rows
 
 
-def _without_pending(rows: Iterable[Any]) -> Iterable[Any]:
-    """Returns the rows. Refuses new objects of a session, which would save them a second time.
-
-    Objects of an iterable are checked when they are read.
-    """
-    if isinstance(rows, (list, tuple)):
-        for row in rows:
-            _refuse_pending(row)
-        return rows
-    return map(_refuse_pending, rows)
-
-
-def _refuse_pending(row: Any) -> Any:
-    """Returns a row. Refuses an object that a session saves when it is flushed."""
-    state = getattr(row, "_sa_instance_state", None)
-    if state is not None and state.pending:
-        message = f"{type(row).__name__} is in the session already, which saves it itself"
-        hint = "Leave it out, or take it out of the session with `session.expunge(...)`."
-        raise UsageError(message, hint=hint)
-    return row
-
-
 @contextmanager
 def _without_warnings_of(rows: Iterable[Any]) -> Iterator[None]:
     """Leaves out warnings of a flush that it does not save these rows: pgspate saves them."""
@@ -298,22 +295,26 @@ def _without_warnings_of(rows: Iterable[Any]) -> Iterator[None]:
         yield
 
 
-def _save_with_related(connection: Any, within: Any, rows: Sequence[Any]) -> dict[Any, int]:
+def _save_with_related(
+    connection: Any, within: Any, model_table: _ModelTable, rows: Sequence[Any]
+) -> dict[Any, RowCounts]:
     """Saves objects and the new objects they are related to. Returns the counts by class."""
 
     def table_name(cls: Any) -> str:
         return _ModelTable(cls).sql_name(connection, within)
 
-    def write(cls: Any, group: list[Any]) -> int:
-        model_table = _ModelTable(cls)
-        model_table.write_json_as(within)
-        columns, tuples = model_table.columns_and_tuples(group)
+    def write(cls: Any, group: list[Any]) -> RowCounts:
+        group_table = _ModelTable(cls)
+        group_table.write_json_as(within)
+        columns, tuples = group_table.columns_and_tuples(group)
         return copy_rows(connection, table_name(cls), columns, tuples)
 
-    for row in rows:
-        if isinstance(row, dict):
+    classes: set[Any] = {type(row) for row in rows}
+    for cls in classes:
+        if issubclass(cls, dict):
             message = "rows with related objects must all be objects, but one is a dict"
             raise UsageError(message, hint="Pass the dicts to a call of their own.")
+        column_attributes(cls, model_table.table)
     return save_graph(connection, list(rows), table_name, write)
 
 
@@ -403,7 +404,7 @@ class _ModelTable:
                     if (column.default is not None or is_made_by_server(column))
                     and not column.type.should_evaluate_none
                 }
-            attributes = set(_column_attributes(mapper.class_))
+            attributes = set(column_attributes(mapper.class_, self.table))
             self.cls = mapper.class_ if attributes == self.columns.keys() else None
         self.table_sql = self.dialect.identifier_preparer.format_table(self.table)
 
@@ -450,6 +451,10 @@ class _ModelTable:
             message = f"`scope=` is an object of class {type(expression).__name__}"
             hint = "Give an expression over the model's columns, SQL as text, or \"all\"."
             raise UsageError(message, hint=hint)
+        if any(isinstance(it, sa.SelectBase) for it in visitors.iterate(expression)):
+            message = "`scope=` has a subquery, whose columns would lose the names of their tables"
+            hint = "Give the scope as SQL in a text, or the values: `Model.id.in_([...])`."
+            raise UsageError(message, hint=hint)
         literal = {"literal_binds": True, "include_table": False}
         return str(expression.compile(dialect=self.dialect, compile_kwargs=literal))
 
@@ -470,6 +475,9 @@ class _ModelTable:
             # The columns do not matter, because no row is written.
             return [], []
         refuse_repeated(first_rows)
+        classes: set[Any] = {type(row) for row in first_rows if not isinstance(row, dict)}
+        for cls in classes:
+            column_attributes(cls, self.table)
         attributes: set[str] = set()
         for row in first_rows:
             # An object has no attributes but columns. So it is not read once all columns are known.
@@ -481,6 +489,9 @@ class _ModelTable:
             if column.computed is None
             and (name in attributes or self._has_value_without_row(name, column))
         ]
+        if not written:
+            hint = "Give each row at least one value, which may be None."
+            raise UsageError("the rows have no values", hint=hint)
         columns = [
             written_column(
                 name, column, self.dialect, self.mapper_values.get(name),
@@ -504,7 +515,7 @@ class _ModelTable:
 
         def tuples(rows: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
             for row in rows:
-                if type(row) is unchecked_class and not instance_state(row).expired_attributes:
+                if type(row) is unchecked_class and is_loaded(row, self.columns):
                     yield (of_object if is_new(row) else of_dict)(instance_dict(row))
                     continue
                 values = self._row_values(row)
@@ -559,11 +570,8 @@ class _ModelTable:
         if isinstance(row, dict):
             return row
         cls: Any = type(row)
-        names = _column_attributes(cls)
-        if instance_state(row).expired_attributes:
-            values = {name: getattr(row, name) for name in names}
-        else:
-            values = instance_dict(row)
+        names = column_attributes(cls, self.table)
+        values = instance_dict(row) if is_loaded(row, names) else stored_values(row, names)
         left_out = self.left_out if is_new(row) else set()
         return {
             name: values[name]
@@ -583,14 +591,3 @@ def _mapper_of(model: Any) -> Any:
     message = f"an object of class {type(model).__name__} is neither a model nor a table"
     hint = "Pass a mapped class or a `Table`. `pgspate.load` and `sync` take the name of a table."
     raise UsageError(message, hint=hint)
-
-
-@lru_cache(maxsize=64)
-def _column_attributes(cls: Any) -> tuple[str, ...]:
-    """Returns the names of the attributes of a mapped class that are columns."""
-    try:
-        mapper: Any = sa.inspect(cls)
-        return tuple(one.key for one in mapper.column_attrs)
-    except (NoInspectionAvailable, AttributeError):
-        message = f"a row of class {cls.__name__} is neither a dict nor a mapped object"
-        raise UsageError(message) from None

@@ -221,3 +221,42 @@ def test_children_are_saved_in_the_order_of_their_parents(session):
     pgspate.sqlalchemy.load(session, Author, authors, within=session)
     titles = list(session.scalars(sa.text("select title from books order by ctid")))
     assert titles == [f"{nth}.{book}" for nth in (1, 2) for book in range(5)]
+
+
+@pytest.mark.parametrize("within", [False, True])
+@pytest.mark.parametrize("kind", [list, iter])
+def test_a_relationship_that_was_set_to_none_clears_the_foreign_key(session, within, kind):
+    roots = [Node(id=uuid.UUID(int=nth), name="root") for nth in range(2)]
+    session.add_all(roots)
+    session.flush()
+    nodes = [Node(id=uuid.UUID(int=5 + nth), parent=roots[0]) for nth in range(2)]
+    session.add_all(nodes)
+    session.commit()
+    more = {"within": session} if within else {}
+    for node in nodes:
+        session.refresh(node)
+        node.name = "free"
+        session.expunge(node)
+        node.parent = None
+    report = pgspate.sqlalchemy.sync(session, Node, kind(nodes), no_delete=True, **more)
+    assert report.updated == 2
+    session.commit()
+    # A session stores the same for a new object.
+    both = [Node(id=uuid.UUID(int=nth), parent_id=roots[0].id, parent=None) for nth in (8, 9)]
+    pgspate.sqlalchemy.load(session, Node, kind(both[:1]), **more)
+    session.add(both[1])
+    session.commit()
+    assert session.scalar(sa.select(sa.func.count(Node.parent_id))) == 0
+
+
+@pytest.mark.parametrize("within", [False, True])
+@pytest.mark.parametrize("kind", [list, iter])
+def test_a_stored_child_of_a_new_parent_is_refused(session, within, kind):
+    session.add(Author(id=1, books=[Book(title="A")]))
+    session.commit()
+    book = session.scalars(sa.select(Book)).one()
+    more = {"within": session} if within else {}
+    with pytest.raises(pgspate.UsageError, match="Author.books has a stored Book"):
+        pgspate.sqlalchemy.load(session, Author, kind([Author(id=2, books=[book])]), **more)
+    session.rollback()
+    assert session.scalar(sa.select(sa.func.max(Author.id))) == 1

@@ -1,0 +1,186 @@
+"""Objects of SQLAlchemy that are stored already, and scopes that are expressions."""
+
+from __future__ import annotations
+
+import pytest
+
+import pgspate
+
+sa = pytest.importorskip("sqlalchemy")
+pytest.importorskip("psycopg")
+
+import pgspate.sqlalchemy  # noqa: E402
+from sqlalchemy import orm  # noqa: E402
+
+
+class Base(orm.DeclarativeBase):
+    pass
+
+
+class Site(Base):
+    __tablename__ = "sites"
+
+    id = orm.mapped_column(sa.Integer, primary_key=True)
+    city = orm.mapped_column(sa.Text)
+
+
+class Meter(Base):
+    __tablename__ = "meters"
+
+    id = orm.mapped_column(sa.Integer, sa.Identity(), primary_key=True)
+    site_id = orm.mapped_column(sa.ForeignKey("sites.id"))
+    unit = orm.mapped_column(sa.Text)
+    note = orm.mapped_column(sa.Text, deferred=True)
+    site = orm.relationship(Site)
+
+
+@pytest.fixture
+def session(server, dsn):
+    name = dsn.rsplit("dbname=", 1)[1].split()[0]
+    url = server.url.rsplit("/", 1)[0] + "/" + name
+    engine = sa.create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+    Base.metadata.create_all(engine)
+    with orm.Session(engine) as session:
+        session.add_all([Site(id=1, city="Bern"), Site(id=2, city="Bonn")])
+        session.flush()
+        session.add_all([Meter(id=n, site_id=1, unit="kWh", note="kept") for n in (1, 2)])
+        session.commit()
+        yield session
+    engine.dispose()
+
+
+def stored(session):
+    session.rollback()
+    columns = [Meter.id, Meter.site_id, Meter.unit, Meter.note]
+    return [tuple(row) for row in session.execute(sa.select(*columns).order_by(Meter.id))]
+
+
+BERN = sa.select(Site.id).where(Site.city == "Bern")
+
+
+@pytest.mark.parametrize("within", [False, True])
+@pytest.mark.parametrize(
+    "scope",
+    [
+        Meter.site.has(Site.city == "Bern"),
+        Meter.site_id.in_(BERN),
+        Meter.site_id == BERN.scalar_subquery(),
+        sa.exists().where(Site.id == Meter.site_id),
+        sa.and_(Meter.id > 0, ~Meter.site_id.in_(BERN)),
+    ],
+)
+def test_a_scope_with_a_subquery_is_refused(session, scope, within):
+    before = stored(session)
+    more = {"within": session} if within else {}
+    with pytest.raises(pgspate.UsageError, match="`scope=` has a subquery") as caught:
+        pgspate.sqlalchemy.sync(session, Meter, [], scope=scope, **more)
+    assert "in_" in caught.value.hint
+    assert stored(session) == before
+    ids = session.scalars(BERN).all()
+    rows = [{"id": 1, "site_id": 1, "unit": "MWh"}]
+    report = pgspate.sqlalchemy.sync(session, Meter, rows, scope=Meter.site_id.in_(ids),
+                                     max_delete="50%", **more)
+    assert (report.updated, report.deleted) == (1, 1)
+
+
+@pytest.mark.parametrize("form", [list, iter])
+@pytest.mark.parametrize("within", [False, True])
+@pytest.mark.parametrize("left_out", ["deferred", "load_only", "expired", "one expired"])
+def test_attributes_that_are_not_loaded_are_read(session, left_out, within, form):
+    before = stored(session)
+    query = sa.select(Meter)
+    if left_out == "load_only":
+        query = query.options(orm.load_only(Meter.id))
+    meters = session.scalars(query).all()
+    if left_out == "expired":
+        session.expire_all()
+    if left_out == "one expired":
+        session.expire(meters[1], ["unit"])
+    more = {"within": session} if within else {}
+    report = pgspate.sqlalchemy.sync(session, Meter, form(meters), scope="all", **more)
+    assert report.unchanged == 2
+    session.commit()
+    assert stored(session) == before
+
+
+@pytest.mark.parametrize("form", [list, iter])
+def test_a_detached_object_without_all_values_is_refused(session, form):
+    before = stored(session)
+    meters = session.scalars(sa.select(Meter)).all()
+    session.expunge_all()
+    with pytest.raises(pgspate.UsageError, match="values that were not selected"):
+        pgspate.sqlalchemy.sync(session, Meter, form(meters), scope="all")
+    assert stored(session) == before
+    meters = session.scalars(sa.select(Meter).options(orm.undefer(Meter.note))).all()
+    session.expunge_all()
+    assert pgspate.sqlalchemy.sync(session, Meter, form(meters), scope="all").unchanged == 2
+
+
+def test_a_sync_reads_objects_after_the_flush_that_gives_them_keys(session):
+    meters = [Meter(site=Site(id=3 + n, city="Basel"), unit="kWh") for n in range(2)]
+    session.execute(sa.text("select setval(pg_get_serial_sequence('meters', 'id'), 7)"))
+    session.add_all(meters)
+    session.flush()
+    meters += [Meter(site_id=2, unit="l")]
+    session.add(meters[-1])
+    report = pgspate.sqlalchemy.sync(session, Meter, meters, scope=Meter.site_id > 1,
+                                     within=session)
+    assert report.unchanged == 3
+    session.commit()
+    assert [row[:3] for row in stored(session)][2:] == [(8, 3, "kWh"), (9, 4, "kWh"), (10, 2, "l")]
+
+
+@pytest.mark.parametrize("within", [False, True])
+@pytest.mark.parametrize("form", [list, iter])
+def test_objects_of_another_table_are_refused(session, within, form):
+    class Twin(Base):
+        __table__ = sa.Table("twins", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True),
+                             sa.Column("city", sa.Text))
+
+    more = {"within": session} if within else {}
+    for call, scope in ((pgspate.sqlalchemy.load, {}), (pgspate.sqlalchemy.sync, {"scope": "all"})):
+        with pytest.raises(pgspate.UsageError, match="class Twin is no row of sites"):
+            call(session, Site, form([Site(id=8), Twin(id=9, city="x")]), **scope, **more)
+    rows = [Meter(site=Site(id=3)), Twin(id=9, city="x")]
+    with pytest.raises(pgspate.UsageError, match="class Twin is no row of meters"):
+        pgspate.sqlalchemy.load(session, Meter, rows, within=session)
+    session.rollback()
+    assert session.scalar(sa.select(sa.func.count()).select_from(Site)) == 2
+
+
+@pytest.mark.parametrize("within", [False, True])
+@pytest.mark.parametrize("rows", [[Meter(), Meter()], [{}]])
+def test_rows_without_values_are_refused(session, within, rows):
+    more = {"within": session} if within else {}
+    with pytest.raises(pgspate.UsageError, match="the rows have no values"):
+        pgspate.sqlalchemy.load(session, Meter, rows, **more)
+
+
+KEEP_OUT = """
+create function keep_out() returns trigger language plpgsql as $$
+begin
+    if new.unit = 'bad' then return null; end if;
+    return new;
+end $$;
+create trigger keep_out before insert or update on meters
+    for each row execute function keep_out();
+"""
+
+
+def test_rows_that_triggers_keep_out_are_not_counted(session):
+    session.execute(sa.text(KEEP_OUT))
+    session.commit()
+    units = ["kWh", "bad", "bad"]
+    rows = [{"id": 10 + nth, "unit": unit} for nth, unit in enumerate(units)]
+    report = pgspate.sqlalchemy.load(session, Meter, rows, within=session)
+    assert (report.rows_in, report.rows_written) == (3, 1)
+    meters = [Meter(id=20 + nth, unit=unit, site=Site(id=5 + nth)) for nth, unit in enumerate(units)]
+    report = pgspate.sqlalchemy.load(session, Meter, meters, within=session)
+    assert (report.rows_in, report.rows_written) == (3, 1)
+    session.commit()
+    with pytest.raises(pgspate.ServerError, match="0 of 1 row could be updated") as caught:
+        pgspate.sqlalchemy.sync(session, Meter, [{"id": 1, "unit": "bad"}], no_delete=True,
+                                within=session)
+    # Another attempt has the same result.
+    assert caught.value.sqlstate is None and not caught.value.is_retryable
+    assert "trigger" in caught.value.hint
