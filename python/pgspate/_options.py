@@ -37,6 +37,8 @@ def command_arguments(options: Mapping[str, Any], *, has_source: bool) -> list[s
     """
     arguments: list[str] = []
     for name, value in options.items():
+        if name in ("columns", "dms_columns"):
+            refuse_unordered(name, value)
         flag = "--" + FLAGS.get(name, name).replace("_", "-")
         if isinstance(value, bool):
             value = _switched(name, value)
@@ -51,6 +53,13 @@ def command_arguments(options: Mapping[str, Any], *, has_source: bool) -> list[s
             arguments.append(flag + "=" + (text if isinstance(text, str) else str(text)))
     # The command requires a source. The engine replaces `-` with the data of the call.
     return arguments + ["-"] * has_source
+
+
+def refuse_unordered(name: str, names: object) -> None:
+    """Raises `UsageError` for a set of names that need an order."""
+    if isinstance(names, (set, frozenset)):
+        message = f"`{name}=` is a set, whose items have no order"
+        raise UsageError(message, hint="Give a list.")
 
 
 def constants_by_column(constants: object) -> dict[str, object] | None:

@@ -14,6 +14,7 @@ from weakref import WeakSet
 from . import _pgspate
 from ._data import kept_rows
 from ._errors import Error, UsageError
+from ._options import refuse_unordered
 from ._report import Report, counted
 from ._returned import Row, make_reader
 from ._target import conninfo
@@ -113,7 +114,7 @@ class WriterBase:
             "keep_keys": _seconds("keep_keys", keep_keys),
         }
         self._defaults = (table, _names(returning), on_conflict, _names(key),
-                          None if columns is None else _names(columns))
+                          None if columns is None else _columns(columns))
         self._plans: dict[_PlanKey, _pgspate.InsertPlan] = {}
         self._is_closed = False
         self._forget_engine()
@@ -146,7 +147,7 @@ class WriterBase:
             default[1] if returning is None else _names(returning),
             default[2] if on_conflict is None else on_conflict,
             default[3] if key is None else _names(key),
-            default[4] if columns is None else _names(columns),
+            default[4] if columns is None else _columns(columns),
         )
         plan = self._plans.get(wanted)
         if plan is not None:
@@ -414,6 +415,11 @@ def each_row(reader: Callable[[str], Row], outcomes: Sequence[Any]) -> list[Outc
     """Returns the outcomes of records that are written independently of each other."""
     return [outcome if isinstance(outcome, Error) else one_row(reader, [outcome])
             for outcome in outcomes]
+
+
+def _columns(columns: Names) -> tuple[str, ...]:
+    refuse_unordered("columns", columns)
+    return _names(columns)
 
 
 def _names(names: Names) -> tuple[str, ...]:

@@ -49,6 +49,14 @@ pub(crate) enum ValueClass {
     Unknown,
 }
 
+impl ValueClass {
+    /// Returns whether a value may change while it is in a row.
+    pub(crate) fn may_change(self) -> bool {
+        use ValueClass::{Bytes, Dict, Json, List, Multirange, NumpyArray};
+        matches!(self, Bytes | Dict | Json | List | Multirange | NumpyArray)
+    }
+}
+
 /// A cache of the kinds of classes, with the Python objects that the conversion of values needs.
 pub(crate) struct ClassCache {
     /// The addresses of classes, with the kind of their values.
@@ -60,6 +68,7 @@ pub(crate) struct ClassCache {
     enum_class: Py<PyAny>,
     encode_json: Py<PyAny>,
     encode_wrapped: Py<PyAny>,
+    decimal: Py<PyAny>,
     timedelta: Py<PyAny>,
     utc: Py<PyAny>,
     epoch: Py<PyAny>,
@@ -102,6 +111,7 @@ impl ClassCache {
             enum_class: py.import("enum")?.getattr("Enum")?.unbind(),
             encode_json: json.getattr("encode")?.unbind(),
             encode_wrapped: json.getattr("encode_wrapped")?.unbind(),
+            decimal: py.import("decimal")?.getattr("Decimal")?.unbind(),
             timedelta: timedelta.unbind(),
             utc: utc.unbind(),
             epoch: datetime.call1((1970, 1, 1))?.unbind(),
@@ -135,6 +145,15 @@ impl ClassCache {
         value: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyString>> {
         Ok(self.encode_wrapped.bind(value.py()).call1((value,))?.cast_into()?)
+    }
+
+    /// Returns a `Decimal` itself for one of a subclass, which may write its text in its own way.
+    pub(crate) fn plain_decimal<'py>(
+        &self,
+        value: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let decimal = self.decimal.bind(value.py());
+        if value.get_type().is(decimal) { Ok(value.clone()) } else { decimal.call1((value,)) }
     }
 
     /// Returns whether a value is a `datetime.timedelta` itself, and of no subclass.

@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use crate::classes::{ClassCache, ValueClass};
 use crate::kept::check_is_kept;
 use crate::rows::RowFault;
-use crate::value_text::{TextTarget, ValueTextWriter, text_of_str, timedelta_parts};
+use crate::value_text::{TextTarget, ValueTextWriter, long_int_text, text_of_str, timedelta_parts};
 
 /// The result of `date.toordinal` for 1970-01-01.
 const EPOCH_ORDINAL: i64 = 719_163;
@@ -39,12 +39,6 @@ impl ColumnWriter {
             guessed_type: column.and_then(|column| column.guessed_type),
             last_class: (0, ValueClass::Null),
         }
-    }
-
-    /// Returns whether the column takes values that can change: lists, dicts and bytearrays.
-    pub(crate) fn takes_changing_values(&self) -> bool {
-        use TextTarget::{Array, Bytes, Json, Range, Vector};
-        matches!(self.target, Array(..) | Bytes | Json | Range(_) | Vector)
     }
 
     /// Appends a value whose class is at the address `class`, and returns its size in bytes. `text`
@@ -78,7 +72,7 @@ impl ColumnWriter {
             ValueClass::Int => match value.extract() {
                 Ok(value) => self.values.int(value),
                 // An int outside the range of i64 is written as text, with all digits.
-                Err(_) => self.values.text(value.str()?.to_str()?),
+                Err(_) => self.values.text(&long_int_text(value)?),
             },
             ValueClass::Float => {
                 let value = value.extract()?;

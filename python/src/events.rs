@@ -10,13 +10,14 @@ use std::io::{self, Cursor, Read};
 use pgspate::format::memory::BatchTarget;
 use pgspate::{Error, ErrorKind, InputPlace, Result};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyIterator, PyString};
+use pyo3::types::{PyBytes, PyDict, PyFloat, PyIterator, PyString};
 
 use crate::batch_queue::{Batch, BatchQueue};
 use crate::call::MakeBatches;
 use crate::classes::{ClassCache, ValueClass};
+use crate::numpy_values::{is_narrow_float, numpy_items, widened};
 use crate::rows::RowFault;
-use crate::value_text::{TextTarget, ValueTextWriter};
+use crate::value_text::{TextTarget, ValueTextWriter, text_of_str};
 
 /// The size in bytes at which a block of events is complete.
 const BLOCK_BYTES: usize = 64 << 10;
@@ -46,7 +47,7 @@ impl PythonEvents {
     fn append_line(&mut self, event: &Bound<'_, PyAny>, out: &mut String) -> Result<(), RowFault> {
         let start = out.len();
         if let Ok(text) = event.cast::<PyString>() {
-            out.push_str(text.to_str()?);
+            out.push_str(text_of_str(text)?);
         } else if let Ok(bytes) = event.cast::<PyBytes>() {
             let text = std::str::from_utf8(bytes.as_bytes());
             out.push_str(text.map_err(|_| format_fault("the event is not UTF-8"))?);
@@ -61,7 +62,7 @@ impl PythonEvents {
         }
         // JSON may contain line ends between its tokens, but the engine reads one event per line.
         if out[start..].contains(['\n', '\r']) {
-            let line = out[start..].replace(['\n', '\r'], " ");
+            let line = joined_lines(&out[start..])?;
             out.truncate(start);
             out.push_str(&line);
         }
@@ -85,9 +86,7 @@ impl PythonEvents {
             ValueClass::Int | ValueClass::Bool => {
                 self.text_writer.write_text(value, &TextTarget::Other, out)?;
             }
-            ValueClass::Str => {
-                append_json_string(value.cast::<PyString>().map_err(PyErr::from)?.to_str()?, out)
-            }
+            ValueClass::Str => append_json_string(text_of_str(value)?, out),
             ValueClass::Dict => {
                 let dict = value.cast::<PyDict>().map_err(PyErr::from)?;
                 self.append_object(dict, depth - 1, out)?;
@@ -100,6 +99,14 @@ impl PythonEvents {
                 Some(inner) => return self.append_json(&inner, depth - 1, out),
                 None => self.append_json_text(value, out)?,
             },
+            ValueClass::Numpy if is_narrow_float(value)? => {
+                // JSON has the digits of 32 bits, as in Arrow data.
+                let widened = PyFloat::new(value.py(), widened(value.extract()?));
+                return self.append_json(widened.as_any(), depth - 1, out);
+            }
+            ValueClass::NumpyArray if is_narrow_float(value)? => {
+                return self.append_json(&numpy_items(value)?, depth - 1, out);
+            }
             class @ (ValueClass::Numpy | ValueClass::NumpyArray) => {
                 if let Some(plain) = ClassCache::from_numpy(class, value)? {
                     return self.append_json(&plain, depth - 1, out);
@@ -137,10 +144,10 @@ impl PythonEvents {
             if nth > 0 {
                 out.push(',');
             }
-            let Ok(key) = key.cast::<PyString>() else {
+            if !key.is_instance_of::<PyString>() {
                 return Err(format_fault("the event has a key that is not a str"));
-            };
-            append_json_string(key.to_str()?, out);
+            }
+            append_json_string(text_of_str(&key)?, out);
             out.push(':');
             self.append_json(&value, depth, out)?;
         }
@@ -245,6 +252,25 @@ fn wrapped_value<'py>(value: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, P
     let inner = value.getattr("obj")?;
     let has_other_text = inner.is_none() || inner.is_instance_of::<PyString>();
     Ok((!has_other_text).then_some(inner))
+}
+
+/// Returns JSON with spaces in place of its line ends. JSON has no line ends in its strings.
+fn joined_lines(json: &str) -> Result<String, RowFault> {
+    let (mut is_in_string, mut is_escaped) = (false, false);
+    let mut line = String::with_capacity(json.len());
+    for char in json.chars() {
+        match char {
+            '\n' | '\r' if is_in_string => {
+                let message = "the event has a line end in a string, which JSON writes as `\\n`";
+                return Err(format_fault(message));
+            }
+            '\n' | '\r' => line.push(' '),
+            _ => line.push(char),
+        }
+        is_in_string ^= char == '"' && !is_escaped;
+        is_escaped = is_in_string && char == '\\' && !is_escaped;
+    }
+    Ok(line)
 }
 
 fn format_fault(message: &str) -> RowFault {

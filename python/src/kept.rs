@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 
 use crate::classes::{ClassCache, ValueClass};
 use crate::rows::RowFault;
-use crate::value_text::{TextTarget, ValueTextWriter};
+use crate::value_text::{TextTarget, ValueTextWriter, long_int_text, text_of_str};
 
 /// Checks that a guessed type keeps a value. Classes that have no text are left to the writer.
 ///
@@ -99,7 +99,9 @@ fn text_of(
             write_float8(value.extract()?, &mut text);
             String::from_utf8_lossy(&text).into_owned()
         }
-        ValueClass::Str | ValueClass::Int | ValueClass::Decimal => value.str()?.extract()?,
+        ValueClass::Str => text_of_str(value)?.to_owned(),
+        ValueClass::Int => long_int_text(value)?,
+        ValueClass::Decimal => text_writer.classes.plain_decimal(value)?.str()?.extract()?,
         ValueClass::Bool => if value.is_truthy()? { "true" } else { "false" }.to_owned(),
         ValueClass::Datetime | ValueClass::DatetimeSubclass => {
             value.call_method1(intern!(py, "isoformat"), (" ",))?.extract()?

@@ -15,7 +15,7 @@ use pyo3::types::{PyDict, PyList, PyString};
 
 use crate::errors::to_exception;
 use crate::rows::RowFault;
-use crate::shape::{RowShape, detect_shape};
+use crate::shape::{RowShape, check_keys_differ, detect_shape, is_mapping, keys_of};
 use crate::value_text::{TextTarget, ValueTextWriter};
 
 /// The most kinds of records that a plan remembers.
@@ -166,9 +166,9 @@ impl InsertPlan {
     ) -> PyResult<(RecordReader, Option<Arc<KnownRecords>>, Vec<String>)> {
         let py = first.py();
         let all = self.known().clone();
-        if let (Ok(dict), None) = (first.cast::<PyDict>(), &self.columns) {
+        if let (Some(dict), None) = (dict_of(first)?, &self.columns) {
             for known in all {
-                if known.has_keys_of(dict)? {
+                if known.has_keys_of(&dict)? {
                     return Ok((RecordReader::Dicts, Some(known), Vec::new()));
                 }
             }
@@ -265,7 +265,7 @@ impl RecordReader {
                 }
             }
             RecordReader::Dicts => {
-                let dict = row.cast::<PyDict>().ok().filter(|dict| dict.len() == known.keys.len());
+                let dict = dict_of(&row)?.filter(|dict| dict.len() == known.keys.len());
                 let dict = dict.ok_or_else(|| other_keys_fault(nth))?;
                 for (place, key) in known.keys.iter().enumerate() {
                     let value = dict.get_item(key.bind(row.py()))?;
@@ -327,6 +327,19 @@ fn returned_column(name: &str, ty: &PgType) -> (String, u32, bool, bool) {
         _ => (base, false),
     };
     (name.to_owned(), ty.oid, is_array, ty.kind == TypeKind::Other)
+}
+
+/// Returns a mapping as a dict, and None for another record.
+fn dict_of<'py>(record: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyDict>>> {
+    if let Ok(dict) = record.cast::<PyDict>() {
+        return Ok(Some(dict.clone()));
+    }
+    if !is_mapping(record)? {
+        return Ok(None);
+    }
+    check_keys_differ(&keys_of(record)?, None)?;
+    let dict = record.py().get_type::<PyDict>().call1((record,))?;
+    Ok(Some(dict.cast_into::<PyDict>()?))
 }
 
 fn other_keys_fault(nth: usize) -> RowFault {

@@ -12,7 +12,7 @@ use pgspate::encode::arrow::tagged_field;
 use pgspate::format::memory::{BatchIter, BatchTarget, ProgramBatches};
 use pgspate::{Error, ErrorKind, InputPlace, Result};
 use pyo3::prelude::*;
-use pyo3::types::{PyIterator, PyTuple};
+use pyo3::types::{PyBytes, PyIterator, PyTuple};
 
 use crate::batch_queue::{Batch, BatchQueue};
 use crate::call::MakeBatches;
@@ -58,6 +58,8 @@ pub(crate) struct PythonRows {
     schema: SchemaRef,
     text_writer: ValueTextWriter,
     columns: Vec<ColumnWriter>,
+    /// For each column, the address of the last class whose values do not change.
+    fixed_classes: Vec<usize>,
     /// Number of rows of the next block.
     block_rows: usize,
     /// The most rows of a block.
@@ -155,7 +157,7 @@ impl PythonRows {
         };
         let (data, rows) = (data.clone().unbind(), rows.unbind());
         let ahead = ahead.into_iter().map(Bound::unbind).collect();
-        let columns = Vec::new();
+        let (columns, fixed_classes) = (Vec::new(), Vec::new());
         let (block_rows, rows_read) = (1, 0);
         let rows = PythonRows {
             data,
@@ -166,6 +168,7 @@ impl PythonRows {
             schema,
             text_writer,
             columns,
+            fixed_classes,
             block_rows,
             block_rows_max: BLOCK_ROWS,
             is_stream,
@@ -180,6 +183,24 @@ impl PythonRows {
             Some(row) => Some(Ok(row.into_bound(py))),
             None => self.rows.bind(py).clone().next(),
         }
+    }
+
+    /// Returns whether a value of a row may change, such as a list.
+    fn may_change(&mut self, row: &Bound<'_, PyTuple>) -> PyResult<bool> {
+        if self.block_rows_max == 1 {
+            return Ok(true);
+        }
+        for (value, fixed) in row.iter_borrowed().zip(&mut self.fixed_classes) {
+            let class = value.get_type_ptr() as usize;
+            if class == *fixed || value.is_none() || value.is_exact_instance_of::<PyBytes>() {
+                continue;
+            }
+            if self.text_writer.classes.class_of(&value)?.may_change() {
+                return Ok(true);
+            }
+            *fixed = class;
+        }
+        Ok(false)
     }
 
     /// Appends rows to the columns and returns their size in bytes.
@@ -253,10 +274,8 @@ impl MakeBatches for PythonRows {
         }
         self.text_writer = ValueTextWriter::new(py)?;
         self.columns = targets.iter().map(|it| ColumnWriter::for_column(it.as_ref())).collect();
-        // A stream may change a list or dict and yield it again. So each row is read before the
-        // next one.
-        let by_row = self.is_stream && self.columns.iter().any(ColumnWriter::takes_changing_values);
-        self.block_rows_max = if by_row { 1 } else { BLOCK_ROWS };
+        self.fixed_classes = vec![0; self.names.len()];
+        self.block_rows_max = BLOCK_ROWS;
         Ok(())
     }
 
@@ -272,7 +291,14 @@ impl MakeBatches for PythonRows {
                     None => is_done = true,
                     Some(row) => {
                         match row.map_err(RowFault::from).and_then(|row| self.shape.values(row)) {
-                            Ok(values) => block.push(values),
+                            Ok(values) => {
+                                // A stream may change a list or dict and yield it again. So each
+                                // such row is written before the next one is read.
+                                if self.is_stream && self.may_change(&values)? {
+                                    (self.block_rows, self.block_rows_max) = (1, 1);
+                                }
+                                block.push(values);
+                            }
                             Err(fault) => failed = Some(fault),
                         }
                     }

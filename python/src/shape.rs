@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 
 use pgspate::numbers::counted;
 use pgspate::{Error, ErrorKind};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{
     PyByteArray, PyBytes, PyDict, PyList, PyMapping, PyMemoryView, PyString, PyTuple, PyType,
@@ -167,11 +168,16 @@ fn mapping_values<'py>(
             made = py.get_type::<PyDict>().call1((row,))?.cast_into::<PyDict>();
             made.as_ref().map_err(|_| row_fault("the row is no mapping".to_owned()))?
         }
-        Err(_) if fields_of_record(row)?.is_some() => {
+        Err(_) => {
+            let Some(fields) = fields_of_record(row)? else {
+                return Err(other_class_fault(row, NAMES_VALUES)?);
+            };
+            if is_strict && fields.len() != keys.len() {
+                return Err(row_fault("the row has other fields than the first row".to_owned()));
+            }
             let values = keys.iter().map(|key| row.get_item(key.bind(py)));
             return Ok(PyTuple::new(py, values.collect::<PyResult<Vec<_>>>()?)?);
         }
-        Err(_) => return Err(other_class_fault(row, NAMES_VALUES)?),
     };
     // A subclass of dict, such as a defaultdict, may return values for keys that it does not have.
     if let Some(get_all) = getter.as_ref().filter(|_| row.is_exact_instance_of::<PyDict>()) {
@@ -248,10 +254,11 @@ pub(crate) fn detect_shape(
         return Err(to_exception(py, &error));
     }
     if let Some(fields) = fields_of_record(first)? {
+        let is_strict = columns.is_none();
         let names = columns.unwrap_or_else(|| fields.clone());
         check_fields(py, &names, &fields)?;
         let keys = interned(&names);
-        return Ok((RowShape::Mappings { keys, is_strict: false, getter: None }, names));
+        return Ok((RowShape::Mappings { keys, is_strict, getter: None }, names));
     }
     if is_mapping(first)? {
         // A key that only later rows have may be a column of the table, so it is never ignored.
@@ -299,7 +306,7 @@ pub(crate) fn detect_shape(
 }
 
 /// Returns whether a row is a mapping. A dataclass or named tuple may have a field `keys`.
-fn is_mapping(row: &Bound<'_, PyAny>) -> PyResult<bool> {
+pub(crate) fn is_mapping(row: &Bound<'_, PyAny>) -> PyResult<bool> {
     if row.is_instance_of::<PyDict>() {
         return Ok(true);
     }
@@ -329,30 +336,66 @@ fn fields_of_dataclass(row: &Bound<'_, PyAny>) -> PyResult<Option<Vec<String>>> 
 /// such as lists, are copied, too.
 #[pyfunction]
 pub(crate) fn copy_row<'py>(row: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    if let Ok(tuple) = row.cast_exact::<PyTuple>()
-        && !tuple.iter().any(|value| may_change(&value))
-    {
-        return Ok(row);
+    if let Ok(tuple) = row.cast_exact::<PyTuple>() {
+        return copy_items(tuple);
     }
-    if let Ok(list) = row.cast_exact::<PyList>()
-        && !list.iter().any(|value| may_change(&value))
-    {
-        return Ok(list.to_tuple().into_any());
+    if let Ok(list) = row.cast_exact::<PyList>() {
+        return copy_items(&list.to_tuple());
     }
-    if let Ok(dict) = row.cast_exact::<PyDict>()
-        && !dict.values().iter().any(|value| may_change(&value))
-    {
-        return Ok(dict.copy()?.into_any());
+    if let Ok(dict) = row.cast_exact::<PyDict>() {
+        let copy = dict.copy()?;
+        for (key, value) in dict.iter() {
+            if may_change(&value) {
+                copy.set_item(key, copy_value(value)?)?;
+            }
+        }
+        return Ok(copy.into_any());
     }
     // A row that cannot be copied is probably no row, which is reported when it is loaded.
-    let copy = row.py().import("copy")?.call_method1("deepcopy", (&row,));
-    Ok(copy.unwrap_or(row))
+    Ok(deep_copy(&row).unwrap_or(row))
+}
+
+/// Returns a tuple with copies of the items that may change.
+fn copy_items<'py>(items: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyAny>> {
+    if !items.iter().any(|item| may_change(&item)) {
+        return Ok(items.clone().into_any());
+    }
+    let copies: PyResult<Vec<_>> = items.iter().map(copy_value).collect();
+    Ok(PyTuple::new(items.py(), copies?)?.into_any())
+}
+
+/// Returns a copy of a value that may change. Python cannot copy views of memory, nor lists of them.
+fn copy_value(value: Bound<'_, PyAny>) -> PyResult<Bound<'_, PyAny>> {
+    if value.is_instance_of::<PyMemoryView>() {
+        return value.call_method0(intern!(value.py(), "tobytes"));
+    }
+    if !may_change(&value) {
+        return Ok(value);
+    }
+    match (deep_copy(&value), value.cast_exact::<PyList>()) {
+        (Ok(copy), _) => Ok(copy),
+        (Err(_), Ok(list)) if list.iter().all(|item| item.is_instance_of::<PyMemoryView>()) => {
+            let copies: PyResult<Vec<_>> = list.iter().map(copy_value).collect();
+            Ok(PyList::new(value.py(), copies?)?.into_any())
+        }
+        _ => Ok(value),
+    }
+}
+
+fn deep_copy<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    value.py().import("copy")?.call_method1("deepcopy", (value,))
 }
 
 /// Returns whether a value of a row may change. Plain texts, numbers and times do not.
 fn may_change(value: &Bound<'_, PyAny>) -> bool {
-    // Only what does not change has a hash.
-    value.hash().is_err()
+    if value.is_exact_instance_of::<PyString>() {
+        return false;
+    }
+    if let Ok(tuple) = value.cast_exact::<PyTuple>() {
+        return tuple.iter().any(|item| may_change(&item));
+    }
+    // Other values that may change have no hash, but a `Json` of a driver has one.
+    value.hash().is_err() || value.hasattr(intern!(value.py(), "dumps")).unwrap_or(false)
 }
 
 fn no_values_error(py: Python<'_>) -> PyErr {
@@ -434,8 +477,11 @@ fn keys_of_rows(ahead: &VecDeque<Bound<'_, PyAny>>) -> PyResult<Vec<String>> {
                 RowFault::Value(error) => to_exception(row.py(), &error),
             });
         }
-        for key in row.call_method0("keys")?.try_iter()? {
-            let key = key?;
+        let keys = keys_of(row)?;
+        if !row.is_instance_of::<PyDict>() {
+            check_keys_differ(&keys, Some(nth))?;
+        }
+        for key in keys {
             let Ok(name) = key.extract::<String>() else {
                 return Err(to_exception(row.py(), &key_fault(&key, nth)?));
             };
@@ -445,6 +491,28 @@ fn keys_of_rows(ahead: &VecDeque<Bound<'_, PyAny>>) -> PyResult<Vec<String>> {
         }
     }
     Ok(names)
+}
+
+/// Returns the keys of a mapping.
+pub(crate) fn keys_of<'py>(row: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    row.call_method0(intern!(row.py(), "keys"))?.try_iter()?.collect()
+}
+
+/// Refuses keys that are equal. The result of a query may have two columns of one name.
+pub(crate) fn check_keys_differ(keys: &[Bound<'_, PyAny>], row: Option<usize>) -> PyResult<()> {
+    for (nth, key) in keys.iter().enumerate() {
+        for other in &keys[..nth] {
+            if key.eq(other)? {
+                let row =
+                    row.map_or_else(|| "a record".to_owned(), |nth| format!("row {}", nth + 1));
+                let message = format!("{row} has two values with the name {key:?}");
+                let error = Error::new(ErrorKind::Usage, message);
+                let error = error.hint("Give the columns of the query different names.");
+                return Err(to_exception(key.py(), &error));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Returns the error for the key of a row that is no name.

@@ -12,7 +12,7 @@ use pgspate::{Error, ErrorKind};
 use pyo3::exceptions::{PyRecursionError, PyTypeError, PyUnicodeEncodeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyString};
+use pyo3::types::{PyBytes, PyInt, PyString};
 
 use crate::classes::{ClassCache, ValueClass};
 use crate::numpy_values::{
@@ -119,7 +119,7 @@ impl ValueTextWriter {
             ValueClass::Int => write_int(value, out)?,
             ValueClass::Float => self.write_float(value.extract()?, to, out),
             ValueClass::Bool => out.push_str(if value.is_truthy()? { "true" } else { "false" }),
-            ValueClass::Decimal => write_decimal(value, to, out)?,
+            ValueClass::Decimal => write_decimal(&self.classes.plain_decimal(value)?, to, out)?,
             ValueClass::Datetime | ValueClass::DatetimeSubclass => {
                 write_datetime(&self.classes, value, to, out)?
             }
@@ -135,7 +135,13 @@ impl ValueTextWriter {
             ValueClass::Dict if *to == TextTarget::Json => self.write_json(value, out)?,
             ValueClass::Dict => return Err(wrong_column_fault("a dict", "json or jsonb")),
             ValueClass::List => self.write_list(value, to, out)?,
-            ValueClass::EnumName => return self.write_text(&value.getattr("name")?, to, out),
+            ValueClass::EnumName => {
+                let name = value.getattr(intern!(value.py(), "name"))?;
+                if name.is_none() {
+                    return Err(nameless_flag_fault());
+                }
+                return self.write_text(&name, to, out);
+            }
             ValueClass::EnumValue => return self.write_text(&value.getattr("value")?, to, out),
             ValueClass::Json => push_json(value, self.classes.encode_wrapped(value), out)?,
             ValueClass::Range => self.write_range(value, to, out)?,
@@ -317,9 +323,15 @@ fn write_int(value: &Bound<'_, PyAny>, out: &mut String) -> Result<(), RowFault>
     match value.extract::<i64>() {
         Ok(value) => drop(write!(out, "{value}")),
         // An int outside the range of i64.
-        Err(_) => out.push_str(value.str()?.to_str()?),
+        Err(_) => out.push_str(&long_int_text(value)?),
     }
     Ok(())
+}
+
+/// Returns the digits of an int, also of a subclass that writes its text in its own way.
+pub(crate) fn long_int_text(value: &Bound<'_, PyAny>) -> PyResult<String> {
+    let int = value.py().get_type::<PyInt>();
+    int.call_method1(intern!(value.py(), "__repr__"), (value,))?.extract()
 }
 
 /// Writes a Decimal without an exponent, because not all types of numbers accept an exponent. For a
@@ -363,13 +375,17 @@ fn write_datetime(
         && !value.getattr("tzinfo")?.is_none()
     {
         let utc = value.call_method1("astimezone", (classes.utc(py),))?;
-        let text = utc.str()?;
-        let text = text.to_str()?;
-        out.push_str(text.strip_suffix("+00:00").unwrap_or(text));
+        let text = datetime_text(&utc)?;
+        out.push_str(text.strip_suffix("+00:00").unwrap_or(&text));
         return Ok(());
     }
-    out.push_str(value.str()?.to_str()?);
+    out.push_str(&datetime_text(value)?);
     Ok(())
+}
+
+/// Returns the text of a datetime. The function `str` of a subclass may return another text.
+fn datetime_text(value: &Bound<'_, PyAny>) -> PyResult<String> {
+    value.call_method1(intern!(value.py(), "isoformat"), (" ",))?.extract()
 }
 
 /// Returns the days, seconds and microseconds of a timedelta.
@@ -380,29 +396,42 @@ pub(crate) fn timedelta_parts(value: &Bound<'_, PyAny>) -> PyResult<(i64, i64, i
     Ok((days, seconds, value.getattr(intern!(py, "microseconds"))?.extract()?))
 }
 
-/// Writes a timedelta. A subclass may have nanoseconds.
+/// Writes a timedelta. A subclass may have nanoseconds, and pendulum's durations have months.
 fn write_timedelta(
     classes: &ClassCache,
     value: &Bound<'_, PyAny>,
     out: &mut String,
 ) -> Result<(), RowFault> {
     let (days, seconds, micros) = timedelta_parts(value)?;
-    let micros = i128::from(days * 86_400 + seconds) * 1_000_000 + i128::from(micros);
-    let nanos: i64 = match classes.is_plain_timedelta(value) {
-        true => 0,
-        false => match value.getattr_opt(intern!(value.py(), "nanoseconds"))? {
-            Some(nanos) => nanos.extract()?,
+    if classes.is_plain_timedelta(value) {
+        write_interval(micros_of(days, seconds, micros), out);
+        return Ok(());
+    }
+    let part = |name: &str| {
+        PyResult::Ok(match value.getattr_opt(name)? {
+            Some(part) => part.extract::<i64>()?,
             None => 0,
-        },
+        })
     };
+    // The months between two times are among the days of their exact difference.
+    let is_difference = value.hasattr(intern!(value.py(), "start"))?;
+    let (years, months) = if is_difference { (0, 0) } else { (part("years")?, part("months")?) };
+    if (years, months) != (0, 0) {
+        let _ = write!(out, "{} mons ", years * 12 + months);
+    }
+    let micros = micros_of(days - years * 365 - months * 30, seconds, micros);
     write_interval(
-        match nanos {
+        match part("nanoseconds")? {
             0 => micros,
-            _ => rounded_micros(micros * 1_000 + i128::from(nanos), 1_000_000_000),
+            nanos => rounded_micros(micros * 1_000 + i128::from(nanos), 1_000_000_000),
         },
         out,
     );
     Ok(())
+}
+
+fn micros_of(days: i64, seconds: i64, micros: i64) -> i128 {
+    i128::from(days * 86_400 + seconds) * 1_000_000 + i128::from(micros)
 }
 
 /// Writes microseconds as PostgreSQL prints intervals. Days are not converted to hours, because a
@@ -483,7 +512,7 @@ fn write_time(value: &Bound<'_, PyAny>, out: &mut String) -> Result<(), RowFault
         let hint = "Give a datetime, or a time with a fixed offset: `datetime.timezone(...)`.";
         return Err(RowFault::Value(Error::new(ErrorKind::Type, message).hint(hint)));
     }
-    out.push_str(value.str()?.to_str()?);
+    out.push_str(value.call_method0(intern!(py, "isoformat"))?.extract::<String>()?.as_str());
     Ok(())
 }
 
@@ -519,6 +548,13 @@ fn no_bytes_fault(value: &Bound<'_, PyAny>) -> PyResult<RowFault> {
         format!("the value is of class {}, but the column is of type bytea", class.to_str()?);
     let hint = "Give bytes. `str(value).encode()` makes bytes of the value's text.";
     Ok(RowFault::Value(Error::new(ErrorKind::Type, message).hint(hint)))
+}
+
+/// Returns the fault for flags of an enum that together have no name.
+fn nameless_flag_fault() -> RowFault {
+    let message = "the value is a flag of an enum, or several flags, without a name";
+    let hint = "Give `flag.value`, which is a number, or a text of your own.";
+    RowFault::Value(Error::new(ErrorKind::Type, message).hint(hint))
 }
 
 /// Returns the fault for a value of an unknown class.

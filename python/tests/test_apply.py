@@ -305,3 +305,41 @@ def test_options_for_terminals_are_refused(dsn, parts, option):
     with pytest.raises(pgspate.UsageError, match=f"`{option}` is an option of the command"):
         asyncio.run(pgspate.aio.load([(1, "bolt")], "parts", to=dsn, **{option: True}))
     assert parts() == []
+
+
+def test_a_line_end_in_a_string_is_refused_and_not_changed(db, dsn, parts):
+    event = '{"op": "insert",\r\n "table": "parts",\n"row": {"id": 1, "name": "%s"}}\n'
+    pgspate.apply([event % 'a\\\\\\"b\\n'], to=dsn)
+    assert db.execute("select name from parts").fetchall() == [('a\\"b\n',)]
+    for name in ("a\nb", 'a\\"\rb'):
+        for form in (str, str.encode):
+            with pytest.raises(pgspate.FormatError, match="line end in a string"):
+                pgspate.apply([form(event % name)], to=dsn)
+
+
+@pytest.mark.parametrize("event", [
+    '{"op": "\ud800"}', {"op": "\ud800"}, {"op": "insert", "table": "parts", "row": {"\ud800": 1}},
+])
+def test_a_lone_surrogate_in_an_event_is_refused(dsn, parts, event):
+    with pytest.raises(pgspate.ConversionError, match="lone surrogate"):
+        pgspate.apply([event, "{}"], to=dsn)
+
+
+def test_narrow_floats_of_numpy_in_events_have_their_own_digits(db, dsn):
+    numpy = pytest.importorskip("numpy")
+    db.execute("create table t (id int primary key, f float4, n numeric, l numeric[])")
+    tenth = numpy.float32(0.1)
+    row = {"id": 1, "f": tenth, "n": tenth, "l": numpy.array([0.1, 0.2], dtype="float32")}
+    pgspate.apply([{"op": "insert", "table": "t", "row": row}], to=dsn)
+    found = db.execute("select f::text, n::text, l::text from t").fetchall()
+    assert found == [("0.1", "0.1", "{0.1,0.2}")]
+
+
+def test_ranges_in_events_are_stored_or_refused(db, dsn):
+    from psycopg.types.range import Range
+
+    db.execute("create table t (id int primary key, r int4range, l int4range[])")
+    row = {"id": 1, "r": Range(1, 2), "l": [Range(1, 2), Range(3, 4)]}
+    pgspate.apply([{"op": "insert", "table": "t", "row": row}], to=dsn)
+    found = db.execute("select r::text, l::text from t").fetchall()
+    assert found == [("[1,2)", '{"[1,2)","[3,4)"}')]

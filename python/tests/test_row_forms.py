@@ -8,6 +8,7 @@ import dataclasses
 import gzip
 import io
 import json
+import sqlite3
 import types
 import typing
 import uuid
@@ -259,7 +260,7 @@ def test_a_value_that_a_generator_changes_and_yields_again_is_stored_each_time(d
 
 
 def test_mappings_are_taken_as_dicts_are(db, dsn):
-    db.execute("create table t (a int, b int)")
+    db.execute("create table t (a int default 7, b int)")
     for make in (collections.UserDict, types.MappingProxyType, collections.ChainMap):
         pgspate.load([make({"a": 1, "b": 2}), make({"a": 3})], "t", to=dsn)
         assert stored(db) == [(1, 2), (3, None)]
@@ -268,8 +269,14 @@ def test_mappings_are_taken_as_dicts_are(db, dsn):
             pgspate.load(late, "t", to=dsn)
         db.execute("truncate t")
         with pgspate.Writer("t", to=dsn) as writer:
-            with pytest.raises(pgspate.ConversionError):
-                writer.insert_many([make({"a": 1, "b": 2}), make({"a": 2, "b": 3, "z": 1})])
+            for late in [{"a": 2, "b": 3, "z": 1}, {"a": 2}]:
+                with pytest.raises(pgspate.UsageError, match="record 2 has other columns"):
+                    writer.insert_many([make({"a": 1, "b": 2}), make(late)])
+            # Each record has its own columns, and the others get their defaults.
+            writer.insert(make({"a": 1, "b": 2}))
+            writer.insert(make({"b": 5}))
+        assert stored(db) == [(1, 2), (7, 5)]
+        db.execute("truncate t")
 
 
 def test_a_late_key_is_never_ignored_as_it_may_be_a_column(db, dsn):
@@ -342,3 +349,82 @@ def test_a_mapping_is_neither_rows_nor_columns(db, dsn, data):
             call()
         assert "`[row]`" in caught.value.hint and "pandas.DataFrame" in caught.value.hint
     assert stored(db) == []
+
+
+def test_a_wrapper_or_view_that_a_generator_changes_is_stored_each_time(db, dsn):
+    from psycopg.types.json import Json, Jsonb
+
+    inner, array = {}, bytearray(1)
+    wrapper, view = Jsonb(inner), memoryview(array)
+    values = [wrapper, (Json(inner),), view, [view]]
+    reads = ["(v::jsonb->>'x')::int", "(v[1]->>'x')::int", "get_byte(v, 0)", "get_byte(v[1], 0)"]
+    kinds = ["text", "jsonb[]", "bytea", "bytea[]"]
+
+    def rows(value, make):
+        for n in range(3000):
+            inner["x"] = array[0] = n % 256
+            yield make(n, value)
+
+    for value, read, kind in zip(values, reads, kinds):
+        db.execute(f"create table changing (n int, v {kind})")
+        for make in (lambda n, value: (n, value), lambda n, value: {"n": n, "v": value},
+                     lambda n, value: [n, value]):
+            pgspate.load(rows(value, make), "changing", to=dsn)
+        right = f"select count(*) from changing where {read} = n % 256"
+        assert stored(db, right) == [(9000,)], kind
+        db.execute("drop table changing")
+
+
+def test_a_wrapper_that_only_late_rows_have_is_stored_each_time(db, dsn):
+    from psycopg.types.json import Json
+
+    inner = {}
+
+    def rows():
+        for n in range(3000):
+            inner["x"] = n
+            yield (n, str(n) if n < 2000 else Json(inner))
+
+    db.execute("create table t (n int, v text)")
+    pgspate.load(rows(), "t", to=dsn)
+    wrong = "select count(*) from t where n >= 2000 and (v::jsonb->>'x')::int <> n"
+    assert stored(db, wrong) == [(0,)]
+
+
+def test_records_of_numpy_with_more_fields_are_refused(db, dsn):
+    numpy = pytest.importorskip("numpy")
+    db.execute("create table t (a int, b int)")
+    few = numpy.array([(1,)], dtype=[("a", "i8")])
+    more = numpy.array([(2, 3)], dtype=[("a", "i8"), ("b", "i8")])
+    with pytest.raises(pgspate.ConversionError, match="other fields than the first row"):
+        pgspate.load([*few, *more], "t", to=dsn)
+    with pgspate.Writer("t", to=dsn) as writer:
+        with pytest.raises(pgspate.ConversionError, match="other fields"):
+            writer.insert_many([*few, *more])
+    pgspate.load([*few, *more], "t", columns=["a"], to=dsn)
+    assert stored(db) == [(1, None), (2, None)]
+
+
+def test_rows_with_two_values_of_one_name_are_refused(db, dsn):
+    db.execute("create table t (a int)")
+    connection = sqlite3.connect(":memory:")
+    connection.row_factory = sqlite3.Row
+    rows = connection.execute("select 1 as a, 2 as a").fetchall()
+    with pytest.raises(pgspate.UsageError, match="row 1 has two values with the name 'a'"):
+        pgspate.load(rows, "t", to=dsn)
+    with pgspate.Writer("t", to=dsn) as writer:
+        with pytest.raises(pgspate.UsageError, match="two values with the name 'a'"):
+            writer.insert(rows[0])
+    connection.close()
+    assert stored(db) == []
+
+
+@pytest.mark.parametrize("columns", [{"a", "b"}, frozenset("ab")])
+def test_a_set_of_columns_is_refused(dsn, columns):
+    for call in (
+        lambda: pgspate.load([(1, 2)], "t", columns=columns, to=dsn),
+        lambda: pgspate.Writer("t", columns=columns, to=dsn),
+        lambda: pgspate.Writer("t", to=dsn).insert((1, 2), columns=columns),
+    ):
+        with pytest.raises(pgspate.UsageError, match="`columns=` is a set"):
+            call()

@@ -449,3 +449,77 @@ def test_ranges_are_stored_as_psycopg_stores_them(db, dsn):
     endless.append(endless)
     with pytest.raises(pgspate.ConversionError, match="a list of lists"):
         pgspate.load([(endless,)], "m", to=dsn)
+
+
+class Permission(enum.Flag):
+    read = 1
+    write = 2
+
+
+def test_a_flag_without_a_name_is_refused(db, dsn):
+    db.execute("create table t (a text)")
+    assert Permission(0).name is None
+    for value in (Permission(0), [Permission(0)]):
+        with pytest.raises(pgspate.ConversionError, match="flag") as caught:
+            pgspate.load([(None,), (value,)], "t", to=dsn)
+        assert caught.value.place.column == "a"
+        db.execute("alter table t alter a type text[] using array[a]")
+    with pytest.raises(pgspate.ConversionError, match="flag"):
+        pgspate.apply([{"op": "insert", "table": "t", "row": {"a": Permission(0)}}], to=dsn)
+    assert db.execute("select count(*) from t").fetchone() == (0,)
+
+
+class Price(Decimal):
+    def __str__(self):
+        return f"CHF {super().__str__()}"
+
+    __format__ = None
+
+
+class Day(dt.datetime):
+    def __str__(self):
+        return "some day"
+
+
+class Noon(dt.time):
+    def __str__(self):
+        return "noon"
+
+
+class Big(int):
+    def __str__(self):
+        return "big"
+
+
+class Months(dt.timedelta):
+    """A duration as of pendulum: a year has 365 days and a month 30 days, and both are kept."""
+
+    def __new__(cls, years=0, months=0, days=0, hours=0):
+        self = super().__new__(cls, days=years * 365 + months * 30 + days, hours=hours)
+        self.years, self.months = years, months
+        return self
+
+
+class Difference(Months):
+    """The difference of two times as of pendulum, whose days are exact."""
+
+    start = end = None
+
+
+def test_subclasses_that_write_their_own_text_are_stored_by_their_value(db, dsn):
+    db.execute("create table t (id int primary key, n numeric, w int, at timestamp, "
+               "zoned timestamptz, day date, noon time, big numeric, span interval, "
+               "exact interval)")
+    day = (2024, 1, 2, 3, 4, 5, 6)
+    row = {"id": 1, "n": Price("1E+3"), "w": Price("7.00"), "at": Day(*day, tzinfo=EAST),
+           "zoned": Day(*day, tzinfo=EAST), "day": Day(*day), "noon": Noon(12), "big": Big(10**30),
+           "span": Months(1, -2, 3, -5), "exact": Difference(0, 1)}
+    plain = dt.datetime(*day, tzinfo=EAST)
+    right = (1, 1000, 7, plain.astimezone(UTC).replace(tzinfo=None), plain, dt.date(2024, 1, 2),
+             dt.time(12), 10**30, "10 mons 2 days 19:00:00", "30 days")
+    sql = f"select {', '.join(row)} from t".replace("span, exact", "span::text, exact::text")
+    pgspate.load([row], "t", to=dsn)
+    assert db.execute(sql).fetchall() == [right]
+    db.execute("truncate t")
+    pgspate.apply([{"op": "insert", "table": "t", "row": {**row, "w": 7}}], to=dsn)
+    assert db.execute(sql).fetchall() == [right]
