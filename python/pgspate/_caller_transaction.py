@@ -13,7 +13,7 @@ from ._errors import BugError, PlanError, ServerError, UsageError
 from ._report import counted
 
 # The columns of a table that are not generated: name, type, and for an array the type of its
-# elements. The type of a domain is its base type.
+# elements. The type of a domain is its base type, also for elements.
 _COLUMNS_SQL = """
 with recursive base(name, nth, oid, typtype, typbasetype) as (
     select a.attname, a.attnum, t.oid, t.typtype, t.typbasetype
@@ -23,11 +23,18 @@ with recursive base(name, nth, oid, typtype, typbasetype) as (
     union all
     select b.name, b.nth, t.oid, t.typtype, t.typbasetype
     from base b join pg_type t on t.oid = b.typbasetype where b.typtype = 'd'
+), element(name, oid, typtype, typbasetype) as (
+    select b.name, e.oid, e.typtype, e.typbasetype
+    from base b join pg_type t on t.oid = b.oid join pg_type e on e.oid = t.typelem
+    where t.typcategory = 'A'
+    union all
+    select d.name, t.oid, t.typtype, t.typbasetype
+    from element d join pg_type t on t.oid = d.typbasetype where d.typtype = 'd'
 )
 select cast(b.name as text), cast(b.oid as bigint), format_type(b.oid, null),
-       cast(e.oid as bigint), format_type(e.oid, null), cast(e.typdelim as text)
-from base b join pg_type t on t.oid = b.oid
-left join pg_type e on e.oid = t.typelem and t.typcategory = 'A'
+       cast(e.oid as bigint), format_type(e.oid, null), cast(t.typdelim as text)
+from base b
+left join element e on e.name = b.name and e.typtype <> 'd' left join pg_type t on t.oid = e.oid
 where b.typtype <> 'd' order by b.nth
 """
 
@@ -40,7 +47,7 @@ where c.oid = cast(to_regclass(:name) as oid)
 """
 
 
-# Whether a trigger of a table, or a foreign key of the table to itself, may change or keep out rows.
+# Whether triggers of a table, or foreign keys of the table to itself, may change or keep out rows.
 _MAY_CHANGE_ROWS_SQL = """
 select exists (
     select from pg_trigger where tgtype & 1 = 1 and tgenabled <> 'D'

@@ -109,6 +109,10 @@ def _refuse_unreadable(data: Any, name: str) -> None:
         raise UsageError("the Arrow data has rows that are NULL as a whole", hint=hint)
     for field in schema or []:
         extension = getattr(field.type, "extension_name", "")
+        if extension == "arrow.fixed_shape_tensor" and len(field.type.shape) > 1:
+            message = f'column "{field.name}" has tensors of several dimensions, which cannot be '
+            hint = "Convert the column first, for example to lists of lists."
+            raise ConversionError(message + "loaded", hint=hint, place={"column": field.name})
         if extension in ("pandas.period", "pandas.interval"):
             message = f'column "{field.name}" has the type {extension}, which cannot be loaded'
             hint = "Convert the column first, for example to its start, or to text."

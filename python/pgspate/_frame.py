@@ -342,5 +342,19 @@ class _Rows:
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         for start in range(0, len(self._frame), _BLOCK_ROWS):
             block = self._frame.iloc[start : start + _BLOCK_ROWS]
-            objects = block.astype(object).where(block.apply(_has_value), None)
-            yield from objects.itertuples(index=False, name=None)
+            has_value = block.apply(_has_value)
+            objects = block.astype(object)
+            for nth, dtype in enumerate(block.dtypes):
+                if str(dtype).lower() in ("float32", "float16"):
+                    # These have fewer digits than the doubles that pandas makes of them.
+                    objects.isetitem(nth, _narrow_floats(block.iloc[:, nth]))
+            yield from objects.where(has_value, None).itertuples(index=False, name=None)
+
+
+def _narrow_floats(values: Any) -> Any:
+    """Returns a column of floats of less than 64 bits as objects of numpy."""
+    import numpy
+
+    floats = numpy.empty(len(values), dtype=object)
+    floats[:] = list(values.to_numpy(dtype="float32", na_value=numpy.nan))
+    return floats

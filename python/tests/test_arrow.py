@@ -237,3 +237,18 @@ def test_a_table_with_two_columns_of_one_name_is_not_created(dsn):
     with pytest.raises(pgspate.UsageError, match='the input has two columns "a"') as refused:
         pgspate.load(table, "t", create=True, to=dsn)
     assert "Rename" in refused.value.hint
+
+
+def test_tensors_of_several_dimensions_are_refused(db, dsn):
+    db.execute("create table t (id int, v float8[])")
+    for shape, count in (((2, 2), 0), ((4,), 1)):
+        tensor = pa.fixed_shape_tensor(pa.float64(), shape)
+        storage = pa.array([[1.0, 2.0, 3.0, 4.0]], pa.list_(pa.float64(), 4))
+        values = pa.ExtensionArray.from_storage(tensor, storage)
+        table = pa.table({"id": [1], "v": values})
+        if count == 0:
+            with pytest.raises(pgspate.ConversionError, match='column "v" has tensors'):
+                pgspate.load(table, "t", to=dsn)
+        else:
+            pgspate.load(table, "t", to=dsn)
+    assert db.execute("select v from t").fetchall() == [([1.0, 2.0, 3.0, 4.0],)]

@@ -425,3 +425,13 @@ def test_lists_of_lists_go_into_arrays_and_json(db, dsn):
     endless.append(endless)
     with pytest.raises(pgspate.ConversionError, match="Circular"):
         pgspate.load(pandas.DataFrame({"a": [endless, None]}), "new", create=True, to=dsn)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "Float32", "float16"])
+def test_narrow_floats_have_their_own_digits_with_and_without_pyarrow(db, dsn, way, dtype):
+    db.execute("create table t (n numeric, v text, f float4)")
+    number = 0.25 if dtype == "float16" else 0.1
+    values = pandas.Series([number, None]).astype(dtype)
+    pgspate.load(pandas.DataFrame({"n": values, "v": values, "f": values}), "t", to=dsn)
+    found = stored(db, "select n::text, v, f::text from t order by n")
+    assert found == [(str(number),) * 3, (None,) * 3]

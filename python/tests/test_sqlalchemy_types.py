@@ -147,3 +147,24 @@ def test_pandas_method_converts_values_by_the_types_of_dtype(server, dsn):
         )
     engine.dispose()
     assert ours == theirs
+
+
+def test_arrays_of_domains_are_written_as_arrays_of_their_types(server, dsn, db):
+    pytest.importorskip("psycopg")
+    db.execute("create domain raw as bytea; create domain rawer as raw; create domain doc as jsonb;"
+               "create domain moment as timestamp; create domain docs as doc[];"
+               "create table t (id int primary key, a rawer[], b doc[], c moment[], d docs, "
+               "e int[], f raw)")
+    table = sa.Table("t", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True),
+                     *(sa.Column(name, sa.types.NullType) for name in "abcdef"))
+    row = {"id": 1, "a": [b"\xff\\", None], "b": [{"x": [1]}],
+           "c": [dt.datetime(2024, 1, 2, tzinfo=EAST)], "d": [{"y": 2}], "e": [1, None], "f": b"z"}
+    pgspate.load([row], "t", to=dsn)
+    right = db.execute("select t::text from t").fetchall()
+    db.execute("truncate t")
+    engine = sa.create_engine(url_of(server, dsn, "psycopg"))
+    with orm.Session(engine) as session:
+        pgspate.sqlalchemy.load(session, table, [row], within=session)
+        session.commit()
+    engine.dispose()
+    assert db.execute("select t::text from t").fetchall() == right

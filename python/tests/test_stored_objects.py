@@ -174,7 +174,7 @@ def test_rows_that_triggers_keep_out_are_not_counted(session):
     rows = [{"id": 10 + nth, "unit": unit} for nth, unit in enumerate(units)]
     report = pgspate.sqlalchemy.load(session, Meter, rows, within=session)
     assert (report.rows_in, report.rows_written) == (3, 1)
-    meters = [Meter(id=20 + nth, unit=unit, site=Site(id=5 + nth)) for nth, unit in enumerate(units)]
+    meters = [Meter(id=20 + nth, unit=units[nth], site=Site(id=5 + nth)) for nth in range(3)]
     report = pgspate.sqlalchemy.load(session, Meter, meters, within=session)
     assert (report.rows_in, report.rows_written) == (3, 1)
     session.commit()
