@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from . import _pgspate
-from ._options import command_arguments, constants_by_column
+from ._options import command_arguments, constants_by_column, refuse_file_options
 from ._progress import progress_callback
 from ._report import Report
 from ._target import conninfo
@@ -67,6 +67,8 @@ class Command(Generic[R_co]):
             if columns is not None and rest.get("columns") is None:
                 rest["columns"] = columns
             is_files = classified[0] == "sources"
+            if not is_files and classified[0] != "events":
+                refuse_file_options(rest, classified[2])
             total_rows = len(data) if hasattr(data, "__len__") and not is_files else None
         arguments = command_arguments(rest, has_source=self.classify is not None)
         target = rest.get("table") or rest.get("stream") or "events"

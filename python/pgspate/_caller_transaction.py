@@ -63,6 +63,14 @@ class RowCounts(NamedTuple):
     written: int
 
 
+def refuse_asynchronous(within: Any) -> None:
+    """Raises an error for a session or connection of asyncio, whose calls must be awaited."""
+    if hasattr(within, "sync_session") or hasattr(within, "sync_connection"):
+        message = f"`within=` is an object of class {type(within).__name__}, which must be awaited"
+        hint = "Call pgspate in `await session.run_sync(...)`, whose session is for `within=`."
+        raise UsageError(message, hint=hint)
+
+
 def copy_rows(
     connection: Any, table: str, columns: Sequence[str] | None, rows: Iterable[Any]
 ) -> RowCounts:

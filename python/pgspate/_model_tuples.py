@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import count
 from typing import Any, NamedTuple
@@ -199,6 +199,13 @@ def _conversion_error(name: str, row: int, error: Exception) -> ConversionError:
     )
 
 
+def refuse_columns(options: Mapping[str, Any]) -> None:
+    """Raises an error for the option `columns`, which calls for models do not have."""
+    if "columns" in options:
+        message = "the columns are those of the model, and not those of `columns=`"
+        raise UsageError(message, hint="Give each row only the attributes to write.")
+
+
 def refuse_repeated(rows: Sequence[Any]) -> None:
     """Raises an error if an object occurs twice: a session would save it once."""
     objects = [row for row in rows if not isinstance(row, dict)]
@@ -223,7 +230,10 @@ def column_attributes(cls: Any, table: sa.Table) -> tuple[str, ...]:
     """
     try:
         mapper: Any = sa.inspect(cls)
-        attributes = tuple(one.key for one in mapper.column_attrs)
+        # An attribute may also be an SQL expression, by `column_property`.
+        attributes = tuple(
+            one.key for one in mapper.column_attrs if isinstance(one.columns[0], sa.Column)
+        )
     except (NoInspectionAvailable, AttributeError):
         message = f"a row of class {cls.__name__} is neither a dict nor a mapped object"
         raise UsageError(message) from None

@@ -24,6 +24,12 @@ Show = Union[bool, "Callable[[Progress], object]"]
 KEYED = {"map", "source_option", "date_format", *FLAGS}
 
 
+# Options about how files are read, with the values that are their defaults.
+_FILE_OPTIONS = {
+    "format": None, "header": "auto", "delimiter": None, "quote": None, "escape": None,
+    "comment": None, "skip_blank_lines": False,
+}
+
 # Options that are always, never or automatically done.
 _WHEN = {"analyze", "pause_autovacuum", "read_ahead", "rebuild_indexes"}
 
@@ -60,6 +66,14 @@ def refuse_unordered(name: str, names: object) -> None:
     if isinstance(names, (set, frozenset)):
         message = f"`{name}=` is a set, whose items have no order"
         raise UsageError(message, hint="Give a list.")
+
+
+def refuse_file_options(options: Mapping[str, Any], data_name: str) -> None:
+    """Raises `UsageError` for an option about files, if the data are no files."""
+    for name, default in _FILE_OPTIONS.items():
+        if options.get(name, default) != default:
+            message = f"`{name}=` is about files, and an object of class {data_name} is no file"
+            raise UsageError(message, hint="Leave it out.")
 
 
 def constants_by_column(constants: object) -> dict[str, object] | None:

@@ -26,6 +26,7 @@ from ._caller_transaction import (
     RowCounts,
     copy_rows,
     qualified_name_and_oid,
+    refuse_asynchronous,
     run_sync_script,
 )
 from ._errors import PlanError, UsageError
@@ -35,6 +36,7 @@ from ._model_tuples import (
     is_loaded,
     is_made_by_server,
     is_new,
+    refuse_columns,
     refuse_repeated,
     stored_values,
     tuple_maker,
@@ -135,6 +137,8 @@ def load(
         >>> names
         ['bolt', 'nut', 'washer']
     """
+    refuse_asynchronous(within)
+    refuse_columns(options)
     model_table = _ModelTable(model)
     model_table.write_json_as(bind if within is None else within)
     if options.get("replace"):
@@ -240,6 +244,8 @@ def sync(
         for name in _NOT_WITHIN:
             if name in options:
                 raise UsageError(f"{name} has no effect within a transaction", hint=_OPTION_HINT)
+    refuse_asynchronous(within)
+    refuse_columns(options)
     model_table = _ModelTable(model, changes_rows=not options.get("insert_only"))
     model_table.write_json_as(bind if within is None else within)
     refuse_shared_table(model_table.bind_arguments.get("mapper"))
@@ -395,7 +401,7 @@ class _ModelTable:
             self.columns = {
                 attribute.key: attribute.columns[0]
                 for attribute in mapper.column_attrs
-                if attribute.columns[0].table is self.table
+                if getattr(attribute.columns[0], "table", None) is self.table
             }
             if not changes_rows:
                 self.left_out = {

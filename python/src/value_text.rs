@@ -255,7 +255,10 @@ impl ValueTextWriter {
                 out.push(delimiter);
             }
             text.clear();
-            if !item.is_none() && matches!(self.classes.class_of(&item)?, ValueClass::List) {
+            let class = self.classes.class_of(&item)?;
+            if class == ValueClass::NumpyArray && is_array_of_scalars(&item, element)? {
+                self.write_array(&numpy_items(&item)?, element, delimiter, depth + 1, out)?;
+            } else if class == ValueClass::List {
                 self.write_array(&item, element, delimiter, depth + 1, out)?;
             } else if self.write_text(&item, element, &mut text)? {
                 write_array_element(&text, out);
@@ -514,6 +517,12 @@ fn write_time(value: &Bound<'_, PyAny>, out: &mut String) -> Result<(), RowFault
     }
     out.push_str(value.call_method0(intern!(py, "isoformat"))?.extract::<String>()?.as_str());
     Ok(())
+}
+
+/// Returns whether an item of an array is an array of numpy whose items are the elements.
+fn is_array_of_scalars(item: &Bound<'_, PyAny>, element: &TextTarget) -> PyResult<bool> {
+    let dimensions: usize = item.getattr(intern!(item.py(), "ndim"))?.extract()?;
+    Ok(dimensions > 0 && !matches!(element, TextTarget::Json | TextTarget::Vector))
 }
 
 /// Returns whether a number of numpy has the digits of its own width in a column.

@@ -46,3 +46,16 @@ def test_an_idempotency_key_is_a_text(db, dsn):
             with pytest.raises(pgspate.UsageError, match="`idempotency_key=` is of class int"):
                 insert({"id": 1}, idempotency_key=5)
     assert db.execute("select count(*) from t").fetchone() == (0,)
+
+
+@pytest.mark.parametrize("option", [
+    {"header": True}, {"header": False}, {"delimiter": ";"}, {"quote": "'"}, {"escape": "\\"},
+    {"comment": "#"}, {"skip_blank_lines": True}, {"format": "csv"},
+])
+def test_options_about_files_are_refused_for_rows(dsn, option):
+    name = next(iter(option))
+    for call in (pgspate.load, pgspate.plan):
+        with pytest.raises(pgspate.UsageError, match=f"`{name}=` is about files"):
+            call([(1,)], "t", to=dsn, **option)
+    with pytest.raises(pgspate.UsageError, match="an object of class list is no file"):
+        pgspate.sync([(1,)], "t", key="id", scope="all", to=dsn, **option)

@@ -184,3 +184,45 @@ def test_rows_that_triggers_keep_out_are_not_counted(session):
     # Another attempt has the same result.
     assert caught.value.sqlstate is None and not caught.value.is_retryable
     assert "trigger" in caught.value.hint
+
+
+class Box(Base):
+    __tablename__ = "boxes"
+
+    id = orm.mapped_column(sa.Integer, primary_key=True)
+    width = orm.mapped_column(sa.Integer)
+    twice = orm.column_property(width * 2)
+
+
+@pytest.mark.parametrize("within", [False, True])
+@pytest.mark.parametrize("form", [list, iter])
+def test_an_attribute_that_is_an_expression_is_not_written(session, within, form):
+    more = {"within": session} if within else {}
+    pgspate.sqlalchemy.load(session, Box, form([Box(id=1, width=2)]), **more)
+    session.commit()
+    boxes = session.scalars(sa.select(Box)).all()
+    assert boxes[0].twice == 4
+    boxes[0].width = 3
+    report = pgspate.sqlalchemy.sync(session, Box, form(boxes), scope="all", **more)
+    assert report.updated + report.unchanged == 1
+    session.commit()
+    session.expire_all()
+    assert boxes[0].twice == 6
+
+
+def test_columns_and_sessions_of_asyncio_are_refused(session):
+    asynchronous = type("AsyncSession", (), {"sync_session": session})()
+    with pytest.raises(pgspate.UsageError, match="must be awaited"):
+        pgspate.sqlalchemy.load(session, Site, [{"id": 7}], within=asynchronous)
+    with pytest.raises(pgspate.UsageError, match="must be awaited"):
+        pgspate.sqlalchemy.sync(session, Site, [{"id": 7}], scope="all", within=asynchronous)
+    with pytest.raises(pgspate.UsageError, match="those of the model"):
+        pgspate.sqlalchemy.load(session, Site, [{"id": 7}], columns=["id"])
+
+
+def test_results_of_queries_and_frames_are_no_rows_of_a_model(session):
+    pandas = pytest.importorskip("pandas")
+    mappings = session.execute(sa.select(Site.id, Site.city)).mappings().all()
+    for rows in (mappings, pandas.DataFrame({"id": [7]}), [pandas.DataFrame({"id": [7]})]):
+        with pytest.raises(pgspate.UsageError, match="neither a dict nor a mapped object"):
+            pgspate.sqlalchemy.load(session, Site, rows)

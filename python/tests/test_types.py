@@ -523,3 +523,15 @@ def test_subclasses_that_write_their_own_text_are_stored_by_their_value(db, dsn)
     db.execute("truncate t")
     pgspate.apply([{"op": "insert", "table": "t", "row": {**row, "w": 7}}], to=dsn)
     assert db.execute(sql).fetchall() == [right]
+
+
+def test_arrays_of_numpy_in_a_list_are_dimensions_of_an_array(db, dsn):
+    numpy = pytest.importorskip("numpy")
+    db.execute("create table t (id int, a int[], f numeric[], j jsonb[])")
+    a = [numpy.array([1, 2]), numpy.array([3, 4])]
+    f = [numpy.array([0.1], dtype="float32")]
+    rows = [(1, a, f, a), (2, [numpy.array([[1], [2]])], None, None)]
+    pgspate.load(rows, "t", to=dsn)
+    found = db.execute("select a::text, f::text, j::text from t order by id").fetchall()
+    assert found == [("{{1,2},{3,4}}", "{{0.1}}", '{"[1, 2]","[3, 4]"}'),
+                     ("{{{1},{2}}}", None, None)]
