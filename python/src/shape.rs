@@ -11,7 +11,7 @@ use pgspate::{Error, ErrorKind};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{
-    PyByteArray, PyBytes, PyDict, PyList, PyMapping, PyMemoryView, PyString, PyTuple, PyType,
+    PyByteArray, PyBytes, PyDict, PyList, PyMapping, PyMemoryView, PySet, PyString, PyTuple, PyType,
 };
 
 use crate::errors::to_exception;
@@ -500,6 +500,10 @@ pub(crate) fn keys_of<'py>(row: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, P
 
 /// Refuses keys that are equal. The result of a query may have two columns of one name.
 pub(crate) fn check_keys_differ(keys: &[Bound<'_, PyAny>], row: Option<usize>) -> PyResult<()> {
+    let Some(first) = keys.first() else { return Ok(()) };
+    if PySet::new(first.py(), keys).is_ok_and(|set| set.len() == keys.len()) {
+        return Ok(());
+    }
     for (nth, key) in keys.iter().enumerate() {
         for other in &keys[..nth] {
             if key.eq(other)? {

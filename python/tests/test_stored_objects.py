@@ -34,6 +34,15 @@ class Meter(Base):
     site = orm.relationship(Site)
 
 
+class OtherBase(orm.DeclarativeBase):
+    pass
+
+
+class Twin(OtherBase):
+    __table__ = sa.Table("twins", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True),
+                         sa.Column("city", sa.Text))
+
+
 @pytest.fixture
 def session(server, dsn):
     name = dsn.rsplit("dbname=", 1)[1].split()[0]
@@ -133,10 +142,6 @@ def test_a_sync_reads_objects_after_the_flush_that_gives_them_keys(session):
 @pytest.mark.parametrize("within", [False, True])
 @pytest.mark.parametrize("form", [list, iter])
 def test_objects_of_another_table_are_refused(session, within, form):
-    class Twin(Base):
-        __table__ = sa.Table("twins", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True),
-                             sa.Column("city", sa.Text))
-
     more = {"within": session} if within else {}
     for call, scope in ((pgspate.sqlalchemy.load, {}), (pgspate.sqlalchemy.sync, {"scope": "all"})):
         with pytest.raises(pgspate.UsageError, match="class Twin is no row of sites"):
