@@ -70,7 +70,8 @@ INTERRUPTED_CALL = """
         elif call == "events":
             pgspate.apply(events, to=dsn, batch_rows=10**9, batch_bytes=1024)
         else:
-            pgspate.load(data, "t", to=dsn, header=False, format="csv")
+            as_csv = {"header": False, "format": "csv"} if call == "file" else {}
+            pgspate.load(data, "t", to=dsn, **as_csv)
     except KeyboardInterrupt:
         print("interrupted", time.monotonic() - moments[0])
 """
