@@ -392,6 +392,23 @@ fn an_object_that_changes_while_it_is_read_is_an_error() {
     }
 }
 
+/// Only a strong entity tag proves that ranges are of one version.
+#[test]
+fn a_range_without_the_strong_tag_is_an_error() {
+    let (runtime, body) = (runtime(), random_letters(60_000));
+    for tag in [None, Some("W/\"one\"".to_owned())] {
+        let object = Arc::clone(&body);
+        let server = ScriptedServer::start(move |request| {
+            let is_far = request.range.as_ref().is_some_and(|range| range.start >= 30_000);
+            let whole = whole_object(&object);
+            if is_far { ScriptedReply { etag: tag.clone(), ..whole } } else { whole }
+        });
+        let input = open(&runtime, &server.url("/x.csv"), &options()).unwrap();
+        let error = read(&input).unwrap_err().to_string();
+        assert!(error.contains("changed while it was being read"), "{error}");
+    }
+}
+
 #[test]
 fn requests_to_s3_name_the_version_that_was_resolved() {
     let (runtime, body) = (runtime(), random_letters(20_000));
@@ -420,12 +437,14 @@ fn refused_requests_have_clear_errors() {
         "/forbidden" => status_reply("403 Forbidden", "no"),
         "/busy" => status_reply("503 Service Unavailable", "later"),
         "/odd" => status_reply("418 I'm a teapot", ""),
+        "/later" => status_reply("202 Accepted", ""),
         _ => status_reply("404 Not Found", ""),
     });
     for (path, message) in [
         ("/forbidden", "access to \"URL\" was denied (HTTP status 403)"),
         ("/busy", "the server refused \"URL\": 503 Service Unavailable"),
         ("/odd", "the server refused \"URL\": 418 I'm a teapot"),
+        ("/later", "the server refused \"URL\": 202 Accepted"),
         ("/gone", "\"URL\" does not exist (HTTP status 404)"),
     ] {
         let url = server.url(path);

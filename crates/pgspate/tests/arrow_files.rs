@@ -169,6 +169,21 @@ fn byte_types_of_parquet() {
         "interval",
         &["1 year 2 mons 3 days 01:01:01.001"],
     );
+    let list =
+        |item: &str| format!("group v (LIST) {{ repeated group list {{ required {item}; }} }}");
+    let text = "1 year 2 mons 3 days 01:01:01.001";
+    let interval_item = "fixed_len_byte_array(12) element (INTERVAL)";
+    let wanted = format!("{{\"{text}\"}}");
+    flba(&list(interval_item), &[fixed(&interval)], "interval[]", &[&wanted]);
+    let wanted = format!("{{\"x\": \"{text}\"}}");
+    let nested = "group v { required fixed_len_byte_array(12) x (INTERVAL); }";
+    flba(nested, &[fixed(&interval)], "jsonb", &[&wanted]);
+    let text = "00010203-0405-0607-0809-0a0b0c0d0e0f";
+    let wanted = format!("{{{text}}}");
+    flba(&list("fixed_len_byte_array(16) element (UUID)"), &[fixed(&uuid)], "uuid[]", &[&wanted]);
+    let wanted = format!("{{\"x\": \"{text}\"}}");
+    let nested = "group v { required fixed_len_byte_array(16) x (UUID); }";
+    flba(nested, &[fixed(&uuid)], "jsonb", &[&wanted]);
     let bytes = |declared: &str, values: &[&str], sql: &str, want: &[&str]| {
         let values: Vec<ByteArray> = values.iter().map(|value| (*value).into()).collect();
         assert_loaded_values::<ByteArrayType>(&db, declared, &values, sql, want);
@@ -176,6 +191,9 @@ fn byte_types_of_parquet() {
     bytes("byte_array v (JSON)", &["{\"b\":1,\"a\":2}"], "jsonb", &["{\"a\": 2, \"b\": 1}"]);
     bytes("byte_array v (BSON)", &["\u{5}"], "bytea", &["\\x05"]);
     bytes("byte_array v (ENUM)", &["red"], "text", &["red"]);
+    bytes(&list("byte_array element (ENUM)"), &["red"], "text[]", &["{red}"]);
+    let nested = "group v { required byte_array x (ENUM); }";
+    bytes(nested, &["red"], "jsonb", &["{\"x\": \"red\"}"]);
     bytes("byte_array v (UTF8)", &["", "é"], "text", &["", "é"]);
     bytes("byte_array v", &["é"], "bytea", &["\\xc3a9"]);
     bytes("byte_array v (DECIMAL(4,2))", &["\u{1}\u{2}"], "numeric(4,2)", &["2.58"]);

@@ -189,8 +189,16 @@ fn arrow_files_and_streams_are_loaded() {
     stream.write(&record_batch()).unwrap();
     let stream = stream.into_inner().unwrap();
     case.db.run("truncate t");
-    case.load_from(stream, "- --table t").success();
+    case.load_from(stream.clone(), "- --table t").success();
     assert_eq!(case.rows("t"), LOADED_BATCH);
+    // The rows of a second stream must not be lost, and a stream without its end may lack rows.
+    let (joined, cut) = (stream.repeat(2), stream[..stream.len() - 8].to_vec());
+    for (stream, words) in [(joined, "bytes follow the end marker"), (cut, "end marker is missing")]
+    {
+        let said = case.load_from(stream, "- --table t --quiet").refusal();
+        assert!(said.contains(words), "{said}");
+        assert_eq!(case.rows("t"), LOADED_BATCH);
+    }
 }
 
 #[test]

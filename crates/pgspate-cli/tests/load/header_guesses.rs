@@ -148,3 +148,29 @@ fn files_that_disagree_on_null_or_escape_are_refused() {
     case.load("a.csv b.csv --table t --null \\N --quiet --restart").success();
     assert_eq!(case.value("select count(*) from t where note is null"), "1");
 }
+
+/// The header of the first file is certain, and the first line of the second file is a row.
+#[test]
+fn a_row_of_a_later_file_is_not_lost_as_a_header() {
+    let case = LoadCase::new("create table t (a text, b text)");
+    case.put("a.csv", "a,b\nx,y\n");
+    case.put("b.csv", "alice,berlin\nbob,rome\n");
+    let said = case.refusal("a.csv b.csv --table t --columns a,b");
+    assert!(said.contains("the first line is not the header of \"a.csv\""), "{said}");
+}
+
+/// With `--columns`, nothing compares the names of a header.
+#[test]
+fn a_first_line_without_a_name_of_columns_is_said() {
+    let case = LoadCase::new("create table t (code text, name text)");
+    case.put("t.csv", "ABC,Widget\n1001,Gadget\n1002,Foo\n");
+    let warning = "has none of the names of `--columns`";
+    let said = case.load("t.csv --table t --columns code,name").stderr;
+    assert!(said.contains(warning), "{said}");
+    for header in ["yes", "no"] {
+        let args = format!("t.csv --table t --columns code,name --header {header} --restart");
+        let said = case.load(&args).stderr;
+        assert!(!said.contains(warning), "{said}");
+    }
+    assert_eq!(case.value("select count(*) from t where code = 'ABC'"), "1");
+}

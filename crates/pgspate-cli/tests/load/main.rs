@@ -23,6 +23,7 @@ mod hostile;
 mod index_plans;
 mod indexes;
 mod interruptions;
+mod kept_rows;
 mod ledger;
 mod memory_limits;
 #[path = "../../../pgspate/tests/support/moto.rs"]
@@ -43,5 +44,6 @@ mod tables;
 mod terminal;
 mod unlogged;
 mod unreadable_input;
+mod unseen_marks;
 mod unusable_targets;
 mod web_servers;

@@ -10,7 +10,7 @@ use arrow_array::RecordBatch;
 use super::constants::{ConstantColumns, RowTail};
 use super::memory::BatchIter;
 use super::{Chunk, ChunkData, ChunkEncoder, EncodeMode, InputRecord, no_such_row_error};
-use crate::encode::arrow::{AppendText, BoundColumn, ColumnEncoder, is_uuid, json};
+use crate::encode::arrow::{AppendText, BoundColumn, ColumnEncoder, json};
 use crate::encode::{Encoded, text};
 use crate::{Error, ErrorKind, InputPlace, Result};
 
@@ -245,7 +245,7 @@ impl<'a> BatchRows<'a> {
                     .text_writer(array.as_ref())
                     .ok_or_else(|| self.type_error(column, Some(array.data_type())))?,
                 // A union has no JSON form, and cannot be loaded.
-                None => match json::json_writer(array.as_ref(), is_uuid(field)) {
+                None => match json::json_writer(array.as_ref(), field) {
                     Some(write) => write,
                     None => continue,
                 },

@@ -85,6 +85,15 @@ pub enum LineEnd {
     Cr,
 }
 
+/// Marks that a sample does not show, so that their meaning is unknown.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct UnseenMarks {
+    /// The quote.
+    pub quote: bool,
+    /// The unquoted field `\N`.
+    pub null: bool,
+}
+
 /// The options that the user gave. They override guesses.
 #[derive(Debug, Clone, Default)]
 pub struct SniffOverrides {
@@ -120,8 +129,12 @@ pub struct SniffedFormat {
     /// Why `header` may be wrong. The words complete "could not tell whether the first line names
     /// the columns: ...".
     pub header_doubt: Option<&'static str>,
+    /// Whether a field of the first record is a known name of a column.
+    pub has_known_name: bool,
     /// The unquoted text that stands for NULL.
     pub null: String,
+    /// What the sample does not show, so that its meaning is unknown.
+    pub unseen: UnseenMarks,
     /// Whether a delimiter follows the last field of each line.
     pub trailing_delimiter: bool,
     /// What ends a line.
@@ -149,7 +162,9 @@ impl SniffedFormat {
             escape: b'"',
             header: false,
             header_doubt: None,
+            has_known_name: false,
             null: String::new(),
+            unseen: UnseenMarks::default(),
             trailing_delimiter: false,
             line_end: LineEnd::Lf,
             mark_bytes: 0,

@@ -19,7 +19,7 @@ use reqwest::redirect::Policy;
 use reqwest::{Client, RequestBuilder, Response, StatusCode, Url, Version};
 
 use super::headers::RequestHeaders;
-use super::remote::{object_changed_error, same_tag, wrong_length_error};
+use super::remote::{is_weak, object_changed_error, same_tag, wrong_length_error};
 use super::{SourceOptions, name, root_cause, source_error};
 use crate::{Error, ErrorKind, Result, Secret};
 
@@ -203,6 +203,7 @@ impl HttpObject {
         if response.status() != StatusCode::PARTIAL_CONTENT
             || !is_requested_range
             || !self.is_same_version(&response)
+            || self.has_strong_tag() && header_text(response.headers(), ETAG) != self.etag
         {
             return Err(FailedAttempt {
                 error: object_changed_error(&self.name),
@@ -244,8 +245,8 @@ impl HttpObject {
         Ok(HttpBody { is_framed, size: self.size, ..self.start_body(response) })
     }
 
-    /// Sends a request and follows redirects. A status other than success is an error, except
-    /// status 416, which the probe needs.
+    /// Sends a request and follows redirects. A status that does not stand for the object's bytes
+    /// is an error. For a range, 206 is none, nor is 416, which the probe needs.
     async fn send_following_redirects(
         &self,
         range: Option<Range<u64>>,
@@ -255,7 +256,7 @@ impl HttpObject {
             let response = self.send_once(&url, range.clone()).await?;
             match self.redirect_target(&url, &response)? {
                 Some(next) => url = next,
-                None => return self.check_status(response),
+                None => return self.check_status(response, range.is_some()),
             }
         }
         let message =
@@ -308,10 +309,12 @@ impl HttpObject {
         }
     }
 
-    /// Turns a status other than success and 416 into an error.
-    fn check_status(&self, response: Response) -> Result<Response, FailedAttempt> {
+    /// Turns other statuses into an error: a 202, for example, comes before the data is ready.
+    fn check_status(&self, response: Response, of_range: bool) -> Result<Response, FailedAttempt> {
         let status = response.status();
-        if status.is_success() || status == StatusCode::RANGE_NOT_SATISFIABLE {
+        let whole = [StatusCode::OK, StatusCode::NON_AUTHORITATIVE_INFORMATION];
+        let part = [StatusCode::PARTIAL_CONTENT, StatusCode::RANGE_NOT_SATISFIABLE];
+        if whole.contains(&status) || of_range && part.contains(&status) {
             return Ok(response);
         }
         let is_retryable = status.is_server_error()
@@ -336,6 +339,11 @@ impl HttpObject {
         let modified = header_text(headers, LAST_MODIFIED);
         same_tag(&self.etag, &header_text(headers, ETAG))
             && (self.etag.is_some() || same_tag(&self.modified, &modified))
+    }
+
+    /// Returns whether an equal entity tag proves equal bytes.
+    fn has_strong_tag(&self) -> bool {
+        self.etag.as_deref().is_some_and(|tag| !is_weak(tag))
     }
 
     fn status_error(&self, status: StatusCode) -> Error {

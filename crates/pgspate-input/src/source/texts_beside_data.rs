@@ -53,13 +53,21 @@ pub fn without_texts_beside_data(
 ) -> (Vec<Input>, Vec<String>) {
     let is_text = |input: &Input| {
         let name = input.name();
-        is_text_for_people(name) && !specs.iter().any(|spec| spec.ends_with(name))
+        is_text_for_people(name) && !specs.iter().any(|spec| names_file(spec, name))
     };
     if inputs.iter().all(is_text) {
         return (inputs, Vec::new());
     }
     let (texts, data): (Vec<_>, Vec<_>) = inputs.into_iter().partition(is_text);
     (data, texts.iter().map(|input| input.name().to_owned()).collect())
+}
+
+/// Returns whether a path, URL or pattern names the file, or files of its extension.
+fn names_file(spec: &str, name: &str) -> bool {
+    let last = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
+    let (wanted, file) = (last(spec), last(name));
+    let extension = |file: &str| file.rsplit_once('.').map(|(_, extension)| extension.to_owned());
+    wanted == file || wanted.contains('*') && extension(&wanted) == extension(&file)
 }
 
 fn is_text_for_people(path: &str) -> bool {
@@ -73,6 +81,16 @@ fn is_text_for_people(path: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_that_a_spec_names_are_read() {
+        for spec in ["in/a.part", "https://u:p@h/a.part", "in/*.part", "a.part"] {
+            assert!(names_file(spec, "in/a.part"), "{spec}");
+        }
+        for spec in ["in", "in/*", "in/*.csv", "b.part"] {
+            assert!(!names_file(spec, "in/a.part"), "{spec}");
+        }
+    }
 
     #[test]
     fn names_of_data_are_not_taken_for_texts() {

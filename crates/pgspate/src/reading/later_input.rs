@@ -90,7 +90,8 @@ impl SniffedInputs {
             }
             Some(header)
                 if self.guessed.header
-                    && !found.header
+                    && (!found.header
+                        || self.header_overridden && found.header_doubt.is_some())
                     && (self.header_overridden || names.len() == header.len())
                     && match_fields(header, &names).is_err() =>
             {

@@ -359,11 +359,11 @@ impl SniffedInputs {
             RecordShape::Delimited { dialect, .. } => {
                 let dialect = dialect.clone();
                 let columns: Vec<_> = plan.field_columns().map(delimited_column).collect();
-                let layout = self.first_layout(plan);
+                let (layout, unseen) = (self.first_layout(plan), self.sniffed.unseen);
                 Ok(Box::new(move || {
                     let (dialect, columns) = (dialect.clone(), columns.clone());
                     let encoder = DelimitedEncoder::new(dialect, columns, server_version);
-                    let encoder = encoder.with_constants(constants.clone());
+                    let encoder = encoder.with_constants(constants.clone()).refusing(unseen);
                     Box::new(encoder.with_output_layout(layout.clone()))
                 }))
             }

@@ -250,8 +250,16 @@ fn judge_header_doubt(
     table_columns: Option<&[String]>,
     options: &ReadingOptions,
 ) -> Result<Option<String>> {
-    let Some(doubt) = sniffed.header_doubt else { return Ok(None) };
     let rows = &options.rows;
+    let Some(doubt) = sniffed.header_doubt else {
+        // With `--columns`, nothing else compares the names of the first line.
+        let is_unknown = sniffed.header && options.read.header.is_none() && !sniffed.has_known_name;
+        return Ok((is_unknown && rows.columns.is_some()).then(|| {
+            "the first line was taken for names of columns, although it has none of the names of \
+             `--columns`; if it is a row, load with `--header no`, and if not, with `--header yes`"
+                .to_owned()
+        }));
+    };
     let ignores_names = rows.columns.is_some() || rows.add_columns || rows.ignore_unknown;
     match (sniffed.header, table_columns) {
         (true, None) if rows.columns.is_none() => Ok(Some(format!(

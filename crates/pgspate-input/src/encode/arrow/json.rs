@@ -8,18 +8,23 @@ use std::io::Write as _;
 
 use arrow_array::Array;
 use arrow_array::cast::AsArray;
-use arrow_schema::DataType;
+use arrow_schema::{DataType, Field};
 
 use super::array;
-use super::text::{AppendText, byte_values, date_time_writer, scalar_writer, write_hex};
-use super::{is_uuid, value_rows};
+use super::bytes::write_parquet_interval;
+use super::text::{
+    AppendText, byte_values, date_time_writer, scalar_writer, write_hex, write_uuid,
+};
+use super::{is_parquet_interval, is_uuid, value_rows};
 
-/// Returns the JSON writer of a column. The writer writes NULL as `null` and returns false for
-/// NULL. Returns `None` for types without JSON (unions).
-pub(crate) fn json_writer<'a>(
-    array: &'a dyn Array,
-    is_uuid_column: bool,
-) -> Option<AppendText<'a>> {
+/// Returns the JSON writer of a nested column, whose parts have fields of their own.
+pub(crate) fn nested_writer<'a>(array: &'a dyn Array) -> Option<AppendText<'a>> {
+    json_writer(array, &Field::new("", array.data_type().clone(), true))
+}
+
+/// Returns the JSON writer of the column of a field. The writer writes NULL as `null` and returns
+/// false for NULL. Returns `None` for types without JSON (unions).
+pub(crate) fn json_writer<'a>(array: &'a dyn Array, field: &Field) -> Option<AppendText<'a>> {
     use DataType as D;
     Some(match array.data_type() {
         D::Struct(fields) => {
@@ -28,7 +33,7 @@ pub(crate) fn json_writer<'a>(
             for (field, column) in fields.iter().zip(parts.columns()) {
                 let mut name = Vec::new();
                 write_string(field.name().as_bytes(), &mut name);
-                writers.push((name, json_writer(column.as_ref(), is_uuid(field))?));
+                writers.push((name, json_writer(column.as_ref(), field)?));
             }
             json_value_writer(array, move |row, out| write_struct(&writers, row, out))
         }
@@ -36,8 +41,8 @@ pub(crate) fn json_writer<'a>(
             let map = array.as_map();
             let (offsets, entry) = (map.value_offsets(), map.entries());
             let DataType::Struct(fields) = entries.data_type() else { return None };
-            let key = json_writer(entry.column(0).as_ref(), is_uuid(fields.first()?))?;
-            let value = json_writer(entry.column(1).as_ref(), is_uuid(fields.get(1)?))?;
+            let key = json_writer(entry.column(0).as_ref(), fields.first()?)?;
+            let value = json_writer(entry.column(1).as_ref(), fields.get(1)?)?;
             json_value_writer(array, move |row, out| {
                 let rows = offsets[row] as usize..offsets[row + 1] as usize;
                 write_map(&key, &value, rows, out);
@@ -45,7 +50,7 @@ pub(crate) fn json_writer<'a>(
         }
         D::Dictionary(..) | D::RunEndEncoded(..) => {
             let (keys, values) = value_rows(array)?;
-            let write = json_writer(values, is_uuid_column)?;
+            let write = json_writer(values, field)?;
             Box::new(move |row, out| match keys[row] {
                 -1 => {
                     out.extend_from_slice(b"null");
@@ -61,15 +66,15 @@ pub(crate) fn json_writer<'a>(
         list if array::child(list).is_some() => {
             let field = array::child(list)?;
             let (child, rows) = array::child_column(array)?;
-            let item = json_writer(child, is_uuid(field))?;
+            let item = json_writer(child, field)?;
             json_value_writer(array, move |row, out| write_list(&item, rows(row), out))
         }
-        _ => scalar_json_writer(array, is_uuid_column)?,
+        _ => scalar_json_writer(array, field)?,
     })
 }
 
 /// Returns the JSON writer of a scalar column.
-fn scalar_json_writer<'a>(array: &'a dyn Array, is_uuid_column: bool) -> Option<AppendText<'a>> {
+fn scalar_json_writer<'a>(array: &'a dyn Array, field: &Field) -> Option<AppendText<'a>> {
     use DataType as D;
     Some(match array.data_type() {
         D::Boolean
@@ -107,13 +112,9 @@ fn scalar_json_writer<'a>(array: &'a dyn Array, is_uuid_column: bool) -> Option<
                 write_string(String::from_utf8_lossy(values(row)).as_bytes(), out);
             })
         }
-        D::FixedSizeBinary(16) if is_uuid_column => {
-            let values = byte_values(array)?;
-            json_value_writer(array, move |row, out| {
-                out.push(b'"');
-                super::text::write_uuid(values(row), out);
-                out.push(b'"');
-            })
+        D::FixedSizeBinary(_) if is_uuid(field) => quoted_bytes(array, write_uuid)?,
+        D::FixedSizeBinary(_) if is_parquet_interval(field) => {
+            quoted_bytes(array, write_parquet_interval)?
         }
         D::Binary | D::LargeBinary | D::BinaryView | D::FixedSizeBinary(_) => {
             let values = byte_values(array)?;
@@ -125,6 +126,19 @@ fn scalar_json_writer<'a>(array: &'a dyn Array, is_uuid_column: bool) -> Option<
         }
         _ => return None,
     })
+}
+
+/// Returns a writer of JSON strings with the text that `write` makes of bytes.
+fn quoted_bytes<'a>(
+    array: &'a dyn Array,
+    write: fn(&[u8], &mut Vec<u8>),
+) -> Option<AppendText<'a>> {
+    let values = byte_values(array)?;
+    Some(json_value_writer(array, move |row, out| {
+        out.push(b'"');
+        write(values(row), out);
+        out.push(b'"');
+    }))
 }
 
 /// Returns whether [`json_writer`] supports a type.

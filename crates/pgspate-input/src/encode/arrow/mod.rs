@@ -198,7 +198,7 @@ impl ColumnEncoder {
                 BoundCells::Other(Box::new(move |row, out| lists.append(row, &items, oid, out)))
             }
             ColumnConversion::Json { jsonb } => {
-                let write = json::json_writer(array, false)?;
+                let write = json::nested_writer(array)?;
                 let text = RefCell::new(Vec::new());
                 let jsonb = *jsonb;
                 BoundCells::Other(Box::new(move |row, out| {
@@ -261,7 +261,7 @@ impl ColumnEncoder {
                 Some(with_nulls(array, move |row, out| lists.write_literal(0, row, &elements, out)))
             }
             ColumnConversion::Json { .. } | ColumnConversion::Text { json: true, .. } => {
-                json::json_writer(array, false)
+                json::nested_writer(array)
             }
             ColumnConversion::Number(to) => number::text_writer(array, *to),
             ColumnConversion::Tagged(_) => tagged::text_writer(array),
@@ -368,7 +368,7 @@ fn plan_binary(
     session: &SessionSettings,
 ) -> Result<(ColumnConversion, ValueRoute), String> {
     let encoder = || FieldEncoder::new(ty, session);
-    let is_interval = field.metadata().get(EXTENSION).is_some_and(|name| name == PARQUET_INTERVAL);
+    let is_interval = is_parquet_interval(field);
     Ok(match oid {
         BYTEA => (ColumnConversion::Bytes(BytesTarget::Copy), ValueRoute::Direct),
         UUID => (ColumnConversion::Bytes(BytesTarget::Uuid(encoder().ok())), ValueRoute::Direct),
@@ -468,6 +468,12 @@ fn check_utf8(session: &SessionSettings) -> Result<(), String> {
 pub(crate) fn is_uuid(field: &Field) -> bool {
     *field.data_type() == DataType::FixedSizeBinary(16)
         && field.metadata().get(EXTENSION).is_some_and(|name| name == "arrow.uuid")
+}
+
+/// Returns whether a field is marked as an interval of Parquet, of twelve bytes.
+pub(crate) fn is_parquet_interval(field: &Field) -> bool {
+    *field.data_type() == DataType::FixedSizeBinary(12)
+        && field.metadata().get(EXTENSION).is_some_and(|name| name == PARQUET_INTERVAL)
 }
 
 /// Returns the column of the values of a dictionary or run-end encoded column. For each row, also

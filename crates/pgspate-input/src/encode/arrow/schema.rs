@@ -26,7 +26,9 @@ fn sql_type(field: &Field) -> String {
         | D::Decimal64(precision, scale)
         | D::Decimal128(precision, scale)
         | D::Decimal256(precision, scale) => return numeric_type(*precision, *scale),
-        D::Date32 | D::Date64 => "date",
+        D::Date32 => "date",
+        // Some programs store times of day in this type, too.
+        D::Date64 => "timestamp",
         D::Time32(_) | D::Time64(_) => "time",
         D::Timestamp(_, Some(_)) => "timestamptz",
         D::Timestamp(_, None) => "timestamp",

@@ -62,7 +62,7 @@ impl ArrowStream {
         Ok(stream)
     }
 
-    /// Demands that the stream is whole, and has at most `bytes_max` decompressed bytes.
+    /// Demands that the stream has at most `bytes_max` decompressed bytes.
     pub(super) fn limited(self, bytes_max: u64) -> ArrowStream {
         ArrowStream { bytes_left: Some(bytes_max), ..self }
     }
@@ -116,10 +116,7 @@ impl ArrowStream {
             return Ok(None);
         }
         if !self.fill(&mut len)? {
-            return match self.bytes_left {
-                Some(_) => Err(truncated_error(&self.name).because("the end marker is missing")),
-                None => Ok(None),
-            };
+            return Err(truncated_error(&self.name).because("the end marker is missing"));
         }
         // Old streams have no marker before the length.
         if len == [0xFF; 4] && !self.fill(&mut len)? {
@@ -127,8 +124,9 @@ impl ArrowStream {
         }
         let len = i32::from_le_bytes(len);
         if len == 0 {
-            if self.bytes_left.is_some() && self.fill(&mut [0])? {
-                return Err(damaged_error(&self.name).because("bytes follow the end marker"));
+            if self.fill(&mut [0])? {
+                let error = damaged_error(&self.name).because("bytes follow the end marker");
+                return Err(error.hint("Load streams that were joined as files of their own."));
             }
             return Ok(None);
         }

@@ -16,6 +16,7 @@ use super::row::{self, DelimitedColumn, IndexedRecord, RecordRules};
 use super::{CopyFormat, Dialect, Eol, RecordLayout};
 use crate::encode::Encoded;
 use crate::format::constants::{ConstantColumns, RowTail};
+use crate::format::sniff::UnseenMarks;
 use crate::format::{self, Chunk, ChunkData, ChunkEncoder, EncodeMode, no_such_row_error};
 use crate::{Error, ErrorKind, InputPlace, Result};
 
@@ -27,6 +28,9 @@ pub struct DelimitedEncoder {
     tail: RowTail,
     /// Whether `\.` ends csv data: true before PostgreSQL 18. Since 18, it is data.
     backslash_dot_ends_csv: bool,
+    unseen: UnseenMarks,
+    /// Whether the window may have one of these marks.
+    may_have_unseen: bool,
     /// Whether every line must be classified: a line with the expected number of fields may still
     /// be a comment, a blank line or an end marker.
     must_classify: bool,
@@ -76,6 +80,8 @@ impl DelimitedEncoder {
             columns.iter().any(|column| column.force_null || column.force_not_null);
         DelimitedEncoder {
             backslash_dot_ends_csv: dialect.format == CopyFormat::Csv && server_version < 180_000,
+            unseen: UnseenMarks::default(),
+            may_have_unseen: false,
             must_classify: false,
             rules: RecordRules {
                 dialect,
@@ -106,6 +112,13 @@ impl DelimitedEncoder {
     #[must_use]
     pub fn with_output_layout(mut self, layout: RecordLayout) -> DelimitedEncoder {
         self.output_layout = Some(layout);
+        self
+    }
+
+    /// Refuses records with marks that the sample did not show.
+    #[must_use]
+    pub fn refusing(mut self, unseen: UnseenMarks) -> DelimitedEncoder {
+        self.unseen = unseen;
         self
     }
 
@@ -166,6 +179,9 @@ impl DelimitedEncoder {
     /// Appends a record with the expected number of fields.
     #[inline]
     fn append_row(&mut self, bytes: &[u8], out: &mut Encoded) -> Result<()> {
+        if self.may_have_unseen {
+            self.check_unseen(bytes, self.layout.fields.max(1))?;
+        }
         let record = IndexedRecord {
             window: &bytes[self.index.start..],
             start: self.record_start - self.index.start,
@@ -196,6 +212,23 @@ impl DelimitedEncoder {
         self.tail.complete_text(&mut out.text);
         out.text_rows.push(self.row);
         Ok(())
+    }
+
+    /// Refuses a record of `fields` fields that has a mark which the sample did not show.
+    #[cold]
+    fn check_unseen(&mut self, bytes: &[u8], fields: usize) -> Result<()> {
+        let record = IndexedRecord {
+            window: &bytes[self.index.start..],
+            start: self.record_start - self.index.start,
+            ends: &self.index.ends()[self.next_end..self.next_end + fields],
+        };
+        let Some((field, mark)) = record.find_unseen(self.unseen) else { return Ok(()) };
+        let column = self.layout.field_of.iter().position(|it| *it == field);
+        let column = column.and_then(|column| self.columns.get(column));
+        let name = column.map(|column| column.name.clone());
+        let (message, hint) = mark.message_and_hint(self.rules.dialect.quote.unwrap_or(b'"'));
+        let place = InputPlace { column: name, ..self.record_place(bytes) };
+        Err(Error::new(ErrorKind::Format, message).hint(hint).at(place))
     }
 
     /// Moves on to the next record.
@@ -249,6 +282,9 @@ impl DelimitedEncoder {
         out: &mut Encoded,
     ) -> Result<()> {
         let fields = self.layout.fields;
+        if self.may_have_unseen {
+            self.check_unseen(bytes, found)?;
+        }
         if self.mode == EncodeMode::Text && self.rules.fields_are_columns && fields > 0 {
             let record = IndexedRecord {
                 window: &bytes[self.index.start..],
@@ -365,6 +401,8 @@ impl DelimitedEncoder {
         self.record_start = self.index.next_start;
         self.index.scan(bytes, self.index.next_start, &rules);
         self.next_end = 0;
+        let window = &bytes[self.record_start..self.index.next_start];
+        self.may_have_unseen = self.unseen.may_be_in(window, self.rules.dialect.quote);
         Ok(true)
     }
 }

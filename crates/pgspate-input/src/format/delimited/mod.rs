@@ -27,6 +27,7 @@ mod record_walk;
 mod row;
 #[cfg(test)]
 mod tests;
+mod unseen;
 
 use std::sync::Arc;
 

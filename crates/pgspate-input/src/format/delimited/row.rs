@@ -56,7 +56,7 @@ pub(super) struct IndexedRecord<'a> {
 impl<'a> IndexedRecord<'a> {
     /// Returns a field's bytes, and whether they contain quotes or escapes.
     #[inline]
-    fn field(&self, index: usize) -> (&'a [u8], bool) {
+    pub(super) fn field(&self, index: usize) -> (&'a [u8], bool) {
         let start = match index {
             0 => self.start,
             _ => (self.ends[index - 1] & OFFSET_MASK) as usize + 1,

@@ -1,12 +1,13 @@
 //! Reads the metadata of a Parquet file, after checking the sizes that the metadata states.
 
+use std::cell::Cell;
 use std::slice;
 use std::sync::Arc;
 
 use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef, TimeUnit};
 use parquet::arrow::ARROW_SCHEMA_META_KEY;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
-use parquet::basic::{ConvertedType, LogicalType, Repetition, Type as Physical};
+use parquet::basic::{ConvertedType, LogicalType, Type as Physical};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{ColumnChunkMetaData, PageIndexPolicy, ParquetMetaData};
 use parquet::file::reader::{ChunkReader, Length};
@@ -36,25 +37,26 @@ pub(super) fn read_metadata(
     };
     let options = || ArrowReaderOptions::new().with_offset_index_policy(index);
     let mut metadata = ArrowReaderMetadata::load(stored, options())?;
-    let mut intervals = interval_columns(metadata.parquet_schema());
     let pairs = metadata.metadata().file_metadata().key_value_metadata();
     let is_of_arrow =
         pairs.is_some_and(|pairs| pairs.iter().any(|pair| pair.key == ARROW_SCHEMA_META_KEY));
     // An Arrow writer stores its own interval type in the file, and fills only the parts of this
     // type. Other writers fill all three parts. No Arrow type can decode all three parts, so
     // columns of other writers are read as bytes.
-    if is_of_arrow {
-        intervals.clear();
-    }
-    if !intervals.is_empty() {
+    let intervals = match is_of_arrow {
+        true => Vec::new(),
+        false => metadata.parquet_schema().columns().iter().map(is_interval).collect(),
+    };
+    if intervals.contains(&true) {
         let amended = Arc::new(without_intervals(metadata.parquet_schema())?);
         metadata = ArrowReaderMetadata::load(stored, options().with_parquet_schema(amended))?;
     }
     let wanted = decoded_fields(metadata.schema(), metadata.parquet_schema(), is_of_arrow);
+    let wanted = mark_extension_types(&wanted, metadata.parquet_schema(), &intervals);
     let wanted = Schema::new_with_metadata(wanted, metadata.schema().metadata().clone());
     let parsed: Arc<ParquetMetaData> = metadata.metadata().clone();
     let metadata = ArrowReaderMetadata::try_new(parsed, options().with_schema(Arc::new(wanted)))?;
-    let schema = mark_extension_types(metadata.schema(), metadata.parquet_schema(), &intervals);
+    let schema = Arc::clone(metadata.schema());
     Ok((metadata, schema))
 }
 
@@ -166,52 +168,60 @@ fn check_indexes(
 
 /// Returns the columns as fields with the Arrow types to which they are decoded.
 fn decoded_fields(schema: &Schema, parquet: &SchemaDescriptor, is_of_arrow: bool) -> Vec<Field> {
-    let mut leaves = parquet.columns().iter();
-    let decoded = |root: &FieldRef| {
-        let first = leaves.as_slice().first();
-        let is_enum = first.is_some_and(|leaf| leaf.converted_type() == ConvertedType::ENUM);
-        let with_microseconds = int96_as_microseconds(root.data_type(), &mut leaves);
-        // An Arrow writer had its INT96 values in the type that it stored.
-        let ty = if is_of_arrow { root.data_type().clone() } else { with_microseconds };
-        root.as_ref().clone().with_data_type(match ty {
-            // Views refer to the pages; other strings would be copied.
-            DataType::Utf8 | DataType::LargeUtf8 => DataType::Utf8View,
-            DataType::Binary if is_enum => DataType::Utf8View,
-            DataType::Binary | DataType::LargeBinary => DataType::BinaryView,
-            ty => ty,
-        })
-    };
-    schema.fields().iter().map(decoded).collect()
-}
-
-/// Returns the type with INT96 timestamps as microseconds. 64 bits of nanoseconds end in 2262, and
-/// later timestamps would wrap around without an error. Takes the type's columns from `leaves`.
-fn int96_as_microseconds(ty: &DataType, leaves: &mut slice::Iter<'_, ColumnDescPtr>) -> DataType {
-    let mut inner = |field: &FieldRef| {
-        let ty = int96_as_microseconds(field.data_type(), leaves);
-        Arc::new(field.as_ref().clone().with_data_type(ty))
-    };
-    match ty {
-        DataType::Struct(fields) => DataType::Struct(fields.iter().map(inner).collect()),
-        DataType::List(item) => DataType::List(inner(item)),
-        DataType::Map(entries, is_sorted) => DataType::Map(inner(entries), *is_sorted),
-        leaf => match leaves.next().map(|leaf| leaf.physical_type()) {
-            Some(Physical::INT96) if *leaf == DataType::Timestamp(TimeUnit::Nanosecond, None) => {
+    let decoded = |field: Field, leaf: &ColumnDescPtr| {
+        let ty = match field.data_type() {
+            // 64 bits of nanoseconds end in 2262, and later timestamps would wrap around without an
+            // error. An Arrow writer had its INT96 values in the type that it stored.
+            DataType::Timestamp(TimeUnit::Nanosecond, None)
+                if leaf.physical_type() == Physical::INT96 && !is_of_arrow =>
+            {
                 DataType::Timestamp(TimeUnit::Microsecond, None)
             }
-            _ => leaf.clone(),
-        },
-    }
+            DataType::Binary if leaf.converted_type() == ConvertedType::ENUM => DataType::Utf8,
+            ty => ty.clone(),
+        };
+        field.with_data_type(ty)
+    };
+    let mut leaves = parquet.columns().iter();
+    let fields = schema.fields().iter().map(|root| with_leaves(root, &mut leaves, &decoded));
+    let with_views = |field: Field| {
+        let ty = match field.data_type() {
+            // Views refer to the pages; other strings would be copied.
+            DataType::Utf8 | DataType::LargeUtf8 => DataType::Utf8View,
+            DataType::Binary | DataType::LargeBinary => DataType::BinaryView,
+            ty => ty.clone(),
+        };
+        field.with_data_type(ty)
+    };
+    fields.map(with_views).collect()
 }
 
-/// Returns the indexes of the interval columns. Nested intervals are left out and stay bytes.
-fn interval_columns(schema: &SchemaDescriptor) -> Vec<usize> {
-    let roots = schema.root_schema().get_fields().iter().enumerate();
-    let is_interval = |field: &TypePtr| {
-        field.get_basic_info().converted_type() == ConvertedType::INTERVAL
-            && field.get_basic_info().repetition() != Repetition::REPEATED
+/// Returns a field with its leaves changed. Takes the columns of the leaves from `leaves`.
+fn with_leaves(
+    field: &Field,
+    leaves: &mut slice::Iter<'_, ColumnDescPtr>,
+    change: &dyn Fn(Field, &ColumnDescPtr) -> Field,
+) -> Field {
+    let mut inner = |field: &FieldRef| Arc::new(with_leaves(field, leaves, change));
+    let ty = match field.data_type() {
+        DataType::Struct(fields) => DataType::Struct(fields.iter().map(inner).collect()),
+        DataType::List(item) => DataType::List(inner(item)),
+        DataType::LargeList(item) => DataType::LargeList(inner(item)),
+        DataType::FixedSizeList(item, len) => DataType::FixedSizeList(inner(item), *len),
+        DataType::Map(entries, is_sorted) => DataType::Map(inner(entries), *is_sorted),
+        _ => {
+            let field = field.clone();
+            return match leaves.next() {
+                Some(leaf) => change(field, leaf),
+                None => field,
+            };
+        }
     };
-    roots.filter(|(_, field)| is_interval(field)).map(|(ordinal, _)| ordinal).collect()
+    field.clone().with_data_type(ty)
+}
+
+fn is_interval(leaf: &ColumnDescPtr) -> bool {
+    leaf.converted_type() == ConvertedType::INTERVAL
 }
 
 /// Returns the schema with INTERVAL columns as plain bytes.
@@ -249,25 +259,27 @@ fn without_interval_type(ty: &TypePtr) -> Result<TypePtr, ParquetError> {
     }
 }
 
-/// Marks the columns whose logical type Arrow does not have as extension types.
+/// Marks the leaves whose logical type Arrow does not have as extension types. `intervals` says of
+/// each leaf whether it was an interval, or is empty.
 fn mark_extension_types(
-    schema: &SchemaRef,
+    fields: &[Field],
     parquet: &SchemaDescriptor,
-    intervals: &[usize],
-) -> SchemaRef {
-    let roots = parquet.root_schema().get_fields();
-    let fields = schema.fields().iter().zip(roots).enumerate().map(|(ordinal, (field, root))| {
-        let info = root.get_basic_info();
-        let extension = match info.logical_type_ref() {
+    intervals: &[bool],
+) -> Vec<Field> {
+    let ordinal = Cell::new(0);
+    let marked = |field: Field, leaf: &ColumnDescPtr| {
+        let was_interval = intervals.get(ordinal.replace(ordinal.get() + 1)) == Some(&true);
+        let extension = match leaf.logical_type_ref() {
             Some(LogicalType::Json) => "arrow.json",
             Some(LogicalType::Uuid) => "arrow.uuid",
-            None if info.converted_type() == ConvertedType::JSON => "arrow.json",
-            None if intervals.contains(&ordinal) => PARQUET_INTERVAL,
-            _ => return field.as_ref().clone(),
+            None if leaf.converted_type() == ConvertedType::JSON => "arrow.json",
+            None if was_interval => PARQUET_INTERVAL,
+            _ => return field,
         };
         let mut metadata = field.metadata().clone();
         metadata.insert(EXTENSION.to_owned(), extension.to_owned());
-        field.as_ref().clone().with_metadata(metadata)
-    });
-    Arc::new(Schema::new_with_metadata(fields.collect::<Vec<_>>(), schema.metadata().clone()))
+        field.with_metadata(metadata)
+    };
+    let mut leaves = parquet.columns().iter();
+    fields.iter().map(|root| with_leaves(root, &mut leaves, &marked)).collect()
 }

@@ -319,6 +319,7 @@ fn choose_quotes(
         return;
     }
     let has_quotes = sample.body.contains(&mark);
+    sniffed.unseen.quote = !has_quotes;
     if has_quotes && (split.misplaced_quotes > 0 || split.quoted == 0) {
         sniffed.quote = None;
         sniffed.evidence.push("quote none: quotes are part of the fields".to_string());
@@ -356,13 +357,14 @@ fn detect_null(records: &[Vec<SampleField>], given: &SniffOverrides, sniffed: &m
     let is_whole_field =
         |text: &[u8]| records.iter().flatten().any(|field| !field.quoted && field.text == text);
     // PostgreSQL's csv has empty fields for NULL. In such a file \N is ordinary text.
-    let has_backslash_null =
-        is_whole_field(b"\\N") && !(sniffed.format == Format::Csv && is_whole_field(b""));
+    let is_csv_null = sniffed.format == Format::Csv && is_whole_field(b"");
+    let has_backslash_null = is_whole_field(b"\\N") && !is_csv_null;
     sniffed.null = match &given.null {
         Some(null) => null.clone(),
         None if has_backslash_null || sniffed.format == Format::Text => "\\N".to_string(),
         None => String::new(),
     };
+    sniffed.unseen.null = given.null.is_none() && sniffed.null.is_empty() && !is_csv_null;
     if has_backslash_null && given.null.is_none() {
         sniffed.evidence.push("null \\N: some unquoted fields are \\N".to_string());
     }
@@ -377,6 +379,7 @@ fn detect_header(
     given: &SniffOverrides,
     sniffed: &mut SniffedFormat,
 ) {
+    sniffed.has_known_name = records.first().is_some_and(|first| known_names(first, known) > 0);
     let (header, why) = match (given.header, records.split_first()) {
         (Some(header), _) => (header, "as given"),
         (None, None) => (false, "there are no records"),
