@@ -364,7 +364,8 @@ fn copy_items<'py>(items: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyAny>> {
     Ok(PyTuple::new(items.py(), copies?)?.into_any())
 }
 
-/// Returns a copy of a value that may change. Python cannot copy views of memory, nor lists of them.
+/// Returns a copy of a value that may change. Python cannot copy views of memory, nor lists of
+/// them.
 fn copy_value(value: Bound<'_, PyAny>) -> PyResult<Bound<'_, PyAny>> {
     if value.is_instance_of::<PyMemoryView>() {
         return value.call_method0(intern!(value.py(), "tobytes"));

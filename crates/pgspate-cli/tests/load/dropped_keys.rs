@@ -20,21 +20,21 @@ select string_agg(line, E'\\n' order by line) from (
     from pg_index where indrelid = (select oid from noted)
     union all
     select conname || ' ' || pg_get_constraintdef(oid) || coalesce(' ' || obj_description(oid), '')
-    from pg_constraint where conrelid = (select oid from noted) and contype <> 'n') lines";
+    from pg_constraint where conrelid = (select oid from noted)
+        and contype not in ('n', 'c')) lines";
 
-/// Creates a table with keys, and a trigger that makes each inserted row wait for an advisory lock.
+/// Creates a table with keys, and a check that makes each inserted row wait for an advisory lock.
 const CREATE_TABLE: &str = "\
 create table far (a int primary key); insert into far select generate_series(0, 6);
+create function wait() returns boolean language plpgsql as
+    'begin if current_setting(''application_name'') like ''pgspate load%''
+           then perform pg_advisory_xact_lock_shared(7); end if; return true; end';
 create table t (id int constraint t_key primary key, a int constraint t_far references far,
-                b text, constraint t_both unique (id, a));
+                b text, constraint t_both unique (id, a), constraint waits check (wait()));
 create index t_a on t (a);
 create unique index t_b on t (b) where b <> '';
 comment on index t_a is 'a'; comment on constraint t_key on t is 'key';
-create table noted as select 't'::regclass::oid as oid;
-create function wait() returns trigger language plpgsql as
-    'begin if current_setting(''application_name'') like ''pgspate load%''
-           then perform pg_advisory_xact_lock_shared(7); end if; return new; end';
-create trigger wait before insert on t for each row execute function wait()";
+create table noted as select 't'::regclass::oid as oid";
 
 fn csv_text(count: usize) -> String {
     let mut rows = "id,a,b\n".to_owned();

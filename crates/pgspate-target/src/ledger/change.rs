@@ -10,6 +10,7 @@ use tokio_postgres::{Client, Row};
 
 use super::identity::lock_key;
 use super::job::{JobId, ledger_error};
+use super::policies::IS_OURS;
 use super::trust::is_role_trusted_sql;
 use super::{lock, schema, status};
 use crate::{
@@ -61,12 +62,15 @@ pub struct RecordedChange {
     /// Whether `role` is trusted. Only then may the current role run the recorded steps.
     #[serde(skip)]
     is_trusted: bool,
+    /// Whether the current role may count steps of the change as done.
+    #[serde(skip)]
+    is_ours: bool,
 }
 
 fn columns_sql() -> String {
     format!(
-        "job, ordinal, table_oid, kind, object, steps, done, beside, role::text, \
-         {}",
+        "job, ordinal, table_oid, kind, object, steps, done, beside, role::text, {}, \
+         not row_security_active('pgspate.change'::regclass) or {IS_OURS}",
         is_role_trusted_sql()
     )
 }
@@ -90,15 +94,27 @@ impl RecordedChange {
         RestoreRecipe::from_ledger_steps(&self.steps)
     }
 
-    /// Refuses steps of a role that is not trusted to act as the current role.
+    /// Refuses steps of a role that is not trusted to act as the current role, and of a role for
+    /// which the current role may not act.
     ///
     /// # Errors
     /// [`ErrorKind::Ledger`] for such a role.
     pub fn check_trust(&self) -> Result<()> {
-        if self.is_trusted {
+        if self.is_trusted && self.is_ours {
             return Ok(());
         }
         let (name, role) = (self.name(), &self.role);
+        if self.is_trusted {
+            let message = format!(
+                "could not put {name} back: role \"{role}\" recorded the change, and the current \
+                 role is no member of it"
+            );
+            return Err(Error::new(ErrorKind::Ledger, message).hint(format!(
+                "Connect as \"{role}\" or as the ledger's owner, and run `pgspate status --restore \
+                 {}`.",
+                self.job
+            )));
+        }
         let message = format!(
             "could not put {name} back: role \"{role}\" recorded the change, and is not trusted"
         );
@@ -274,15 +290,17 @@ pub async fn is_job_running(client: &Client, job: i64) -> Result<bool> {
     Ok(client.fetch_one(&sql, &[]).await.map_err(ledger_error())?.get(0))
 }
 
-/// Returns whether jobs, except job `except`, have changed a table and not put the changes back.
-/// The ledger must exist.
+/// Returns whether jobs, except job `except`, have changed a table and not put the changes back. A
+/// dropped foreign key that refers to the table counts. The ledger must exist.
 ///
 /// # Errors
 /// [`ErrorKind::Server`] if the server refuses the query, [`ErrorKind::Connect`] if the connection
 /// fails.
 pub async fn has_outstanding_on(client: &Client, table: u32, except: i64) -> Result<bool> {
     let sql = "select exists (select from pgspate.change \
-               where table_oid = $1 and job <> $2 and done < pg_catalog.cardinality(steps))";
+               where job <> $2 and done < pg_catalog.cardinality(steps) \
+                 and (table_oid = $1 or kind = 'foreign key' \
+                        and (steps[1]::jsonb ->> 'far')::oid = $1))";
     let row = client.fetch_one(sql, &[&table, &except]).await;
     Ok(row.map_err(|error| schema::with_grant_hint(ledger_error()(error)))?.get(0))
 }
@@ -321,7 +339,7 @@ pub async fn adopt_changes(client: &Client, job: JobId, table: u32) -> Result<Ve
             Some(worker) => left_jobs.push(format!("job {other} in {worker}")),
             None => {
                 let changes = outstanding_changes(client, Some(other)).await?;
-                match changes.iter().find(|change| !change.is_trusted) {
+                match changes.iter().find(|change| change.check_trust().is_err()) {
                     Some(untrusted) => {
                         left_jobs.push(format!("job {other} of role \"{}\"", untrusted.role));
                     }
@@ -375,5 +393,6 @@ fn read_change(row: &Row) -> RecordedChange {
         parallel_build: row.get(7),
         role: row.get(8),
         is_trusted: row.get(9),
+        is_ours: row.get(10),
     }
 }

@@ -283,6 +283,8 @@ pub async fn finish_job(
                           chunks = sums.chunks, rows_in = sums.rows_in, \
                           rows_written = sums.rows_written, rows_rejected = sums.rows_rejected \
                    from sums where job = $1 and sums.chunks = $2 and {bound_job} is not null \
+                     and not exists (select from pgspate.change c where c.job = $1 \
+                                       and c.done < pg_catalog.cardinality(c.steps)) \
                    returning sums.rows_in, sums.rows_written, sums.rows_rejected), \
               rows_of as ( \
                    select input, sum(rows_written)::bigint as rows from pgspate.ledger \

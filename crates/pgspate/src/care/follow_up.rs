@@ -9,6 +9,7 @@ use tokio_postgres::Client;
 use super::TableCare;
 use crate::Result;
 use crate::plan::maintenance;
+use pgspate_target::session::TimeoutScope;
 use pgspate_target::{
     Sequence, TargetTable, TypedQuery, quote_ident, server_error, under_users_path_sql,
 };
@@ -52,6 +53,10 @@ impl TableCare<'_> {
         let maintenance_plan = &plan.maintenance;
         let client = &connection.client;
         let mut after = AfterLoad::default();
+        if maintenance_plan.vacuum || !maintenance_plan.sequences.is_empty() {
+            let failed = server_error("could not switch time limits off".to_owned());
+            client.batch_execute(&TimeoutScope::Session.disable_sql()).await.map_err(failed)?;
+        }
         for (column, name) in &maintenance_plan.sequences {
             let Some(sequence) = maintenance_facts.sequences.iter().find(|it| it.name == *name)
             else {

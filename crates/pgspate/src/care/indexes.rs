@@ -211,7 +211,11 @@ async fn remove_rows_in_transaction(
     client.batch_execute(&begin).await.map_err(failed())?;
     table.as_written().check_unchanged(client).await?;
     let maintenance_facts = MaintenanceFacts::read_in_transaction(client, table).await?;
-    if maintenance_facts.is_referenced || maintenance_facts.has_delete_actions {
+    // The triggers of the first copy have acted already, and subscribers would repeat a TRUNCATE.
+    let has_effects = !table.triggers.is_empty()
+        || maintenance_facts.is_published
+        || maintenance_facts.has_delete_actions;
+    if maintenance_facts.is_referenced || has_effects {
         return Ok(RowRemoval::Refused);
     }
     // The server hashes this list. It would search an array row by row.

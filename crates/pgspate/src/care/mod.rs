@@ -25,6 +25,8 @@ pub use follow_up::MovedSequence;
 pub use restorer::restore;
 pub(crate) use shadow::{JobShadow, copy_target_name};
 
+use tokio_postgres::Client;
+
 use crate::copy::CopyProgress;
 use crate::job::{ControlSession, JobSession, RetryAfterConnectionLoss};
 use crate::numbers::counted;
@@ -32,7 +34,7 @@ use crate::plan::maintenance::{MaintenanceInputs, MaintenancePlan};
 use crate::plan::{AtomicMethod, InputFacts, LoadPlan, PlanRequest};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Dsn;
-use pgspate_target::ledger::{ChunkRecord, JobLookup};
+use pgspate_target::ledger::{self, ChunkRecord, JobLookup};
 use pgspate_target::session::StopFlag;
 use pgspate_target::{MaintenanceFacts, SessionSettings, TargetTable};
 
@@ -133,6 +135,17 @@ impl TableCare<'_> {
     fn work(&self, is_cancellable: bool) -> TableWork<'_> {
         let stop = if is_cancellable { self.progress.stop.clone() } else { StopFlag::default() };
         TableWork { dsn: &self.job.control_session.dsn, progress: self.progress, stop }
+    }
+
+    /// Returns whether the ledger has changes to the table that are not put back. A crash or a
+    /// failover may undo the commit that has put them back.
+    pub(crate) fn has_lost_restored_objects(&mut self) -> Result<bool> {
+        let Some(job) = self.job.id() else { return Ok(false) };
+        let changes = self.job.with_client_and_retry(self.progress, async |client: &Client| {
+            ledger::outstanding_changes(client, Some(job.0)).await
+        })?;
+        self.changes.is_altered = !changes.is_empty();
+        Ok(self.changes.is_altered)
     }
 
     /// Returns whether a server crash has removed some of the `chunks` chunks, and these chunks can

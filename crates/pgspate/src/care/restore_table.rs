@@ -173,8 +173,9 @@ impl TableCare<'_> {
         self.changes.may_have_removed_rows = false;
         Ok(match removal {
             Ok(RowRemoval::Done) => Ok(()),
-            Ok(RowRemoval::Refused) => Err("foreign keys refer to the table, deleting has other \
-                                            effects, or other rows would be removed, too"
+            Ok(RowRemoval::Refused) => Err("foreign keys refer to the table, writing or deleting \
+                                            its rows has effects elsewhere, or other rows would be \
+                                            removed, too"
                 .to_owned()),
             Ok(RowRemoval::ChangedByOthers(rows)) => {
                 self.changes.rows_changed_by_others = rows;

@@ -10,7 +10,7 @@ use tokio_postgres::error::SqlState;
 
 use super::cutter_thread::CutterThread;
 use super::lane::FinishedLane;
-use super::{Commit, CopyJob, CopyProgress, Lanes, RejectsMax};
+use super::{Commit, CopyJob, CopyProgress, Lanes, LedgerJob, RejectsMax};
 use crate::format::{Chunk, ContentDigests, Cutter};
 use crate::numbers::counted;
 use crate::{Error, ErrorKind, Result};
@@ -414,9 +414,12 @@ impl<'a> SharedRun<'a> {
 
     /// Returns an error if the user stopped the load.
     pub(super) fn check_cancelled(&self) -> Result<()> {
+        let has_chunks = |ledger: &LedgerJob| ledger.written_chunks.chunks() > 0;
         self.progress.stop.check().map_err(|stopped| match self.job.commit {
-            Commit::AtEnd => Error::new(stopped.kind(), format!("{stopped}; nothing was loaded")),
-            Commit::EachChunk => stopped,
+            Commit::AtEnd if !self.job.ledger.as_ref().is_some_and(has_chunks) => {
+                Error::new(stopped.kind(), format!("{stopped}; nothing was loaded"))
+            }
+            Commit::AtEnd | Commit::EachChunk => stopped,
         })
     }
 }

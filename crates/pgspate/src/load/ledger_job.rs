@@ -200,7 +200,7 @@ impl Load {
     }
 
     /// Marks the job as finished. Returns false if a server crash has removed chunks, which must be
-    /// loaded again.
+    /// loaded again, or objects that were put back.
     pub(super) fn finish_job(
         &mut self,
         outcome: &mut CopyOutcome,
@@ -224,7 +224,10 @@ impl Load {
             return Ok(true);
         }
         self.job.retry_after_connection_loss(&watch.copy, JobSession::reopen)?;
-        match self.table_care(watch).has_lost_chunks(chunks)? {
+        let mut care = self.table_care(watch);
+        let (lacks_objects, lacks_chunks) =
+            (care.has_lost_restored_objects()?, care.has_lost_chunks(chunks)?);
+        match lacks_objects || lacks_chunks {
             true => Ok(false),
             false => Err(ledger::missing_chunks_error(job, chunks)),
         }

@@ -261,9 +261,14 @@ fn reason_to_keep(
     }
 }
 
-/// Returns whether loaded rows can be deleted again without effects on other tables.
+/// Returns whether loaded rows can be deleted again without effects elsewhere. Triggers have acted
+/// on their insertion, and subscribers would repeat the deletion on rows of their own.
 fn can_delete_again(facts: &MaintenanceInputs<'_>) -> bool {
-    !facts.maintenance_facts.is_referenced && !facts.maintenance_facts.has_delete_actions
+    let maintenance_facts = facts.maintenance_facts;
+    facts.table.triggers.is_empty()
+        && !maintenance_facts.is_published
+        && !maintenance_facts.is_referenced
+        && !maintenance_facts.has_delete_actions
 }
 
 /// Returns why autovacuum is switched off for the table; `None` if it stays as it is.

@@ -57,8 +57,13 @@ pub(super) async fn begin_transaction(
         // The statement takes no snapshot.
         begin += &format!("; lock table only {} in access share mode", staging.table.sql_name);
     }
-    let stage = format!("pg_catalog.to_regclass('{STAGE_NAME}')::pg_catalog.oid");
-    let has_types = format!("select {}", has_types_sql(&stage, &staging.plan.binary_columns()));
+    // The snapshot of a table that was read ahead is older than the stage. The table was locked
+    // before both, so the stage has the table's types.
+    let relation = match staging.ahead() {
+        Some(_) => format!("{}::pg_catalog.oid", staging.table.oid),
+        None => format!("pg_catalog.to_regclass('{STAGE_NAME}')::pg_catalog.oid"),
+    };
+    let has_types = format!("select {}", has_types_sql(&relation, &staging.plan.binary_columns()));
     let (begun, has_types) = tokio::join!(
         biased;
         connection.client.batch_execute(&begin),

@@ -9,6 +9,7 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::begin_sql;
+use super::build::no_timeouts_sql;
 use super::recipe::{self, ShadowNames, generate};
 use crate::{Error, ErrorKind};
 use pgspate_target::ledger::{self, JobId, shadow};
@@ -116,7 +117,7 @@ pub(super) async fn try_exchange(
 ) -> Result<(), ExchangeError> {
     client.batch_execute(&begin_sql()).await?;
     let tried = async {
-        client.batch_execute(TRIAL_LOCK).await?;
+        client.batch_execute(&format!("{}; {TRIAL_LOCK}", no_timeouts_sql())).await?;
         create_in_transaction(client, job, names, "").await?;
         run(client, generate(client, names, recipe::BUILD_INDEXES).await?).await?;
         run(client, generate(client, names, recipe::ADD_CONSTRAINTS).await?).await?;
@@ -132,16 +133,24 @@ pub(super) async fn try_exchange(
 /// the trial may be free when it is needed.
 ///
 /// # Errors
-/// The error that ended the session.
+/// The error that ended the session, or that is not about the tables: a lack of resources, or a
+/// cancelled statement.
 pub(super) fn trial_refusal(
     tried: Result<(), ExchangeError>,
 ) -> Result<Option<ExchangeError>, tokio_postgres::Error> {
     match tried {
         Err(ExchangeError::Server(error)) if error.code().is_none_or(ends_session) => Err(error),
         Err(ExchangeError::Server(error))
-            if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) =>
+            if [&SqlState::LOCK_NOT_AVAILABLE, &SqlState::T_R_DEADLOCK_DETECTED]
+                .map(Some)
+                .contains(&error.code()) =>
         {
             Ok(None)
+        }
+        Err(ExchangeError::Server(error))
+            if error.code().is_some_and(|it| ["53", "57", "58"].contains(&&it.code()[..2])) =>
+        {
+            Err(error)
         }
         tried => Ok(tried.err()),
     }
