@@ -46,6 +46,24 @@ fn a_tombstone_after_a_delete_changes_nothing() {
     assert_eq!(places(&case), "shop.public.t/0 6 offset 7");
 }
 
+/// Compaction removes the event of a deleted row and keeps its tombstone.
+#[test]
+fn a_tombstone_without_its_event_deletes_the_row() {
+    let case = LoadCase::new(CREATE_T);
+    let cluster = KafkaCluster::new(&[("cdc", 1)]);
+    let send = |id, value: Option<&str>| cluster.send("cdc", 0, Some(&key(id)), value, &[]);
+    send(1, Some(&envelope("c", "null", &row(1, 1, "a"))));
+    send(2, Some(&envelope("c", "null", &row(2, 1, "b"))));
+    cluster.flush();
+    apply_and_report(&case, &cluster, "cdc", "");
+    send(1, None);
+    send(3, None);
+    cluster.flush();
+    let report = apply_and_report(&case, &cluster, "cdc", "");
+    assert_eq!((&report["deleted"], &report["missing"]), (&1.into(), &1.into()));
+    assert_eq!(rows(&case, "t"), "(2,1,b)");
+}
+
 #[test]
 fn a_key_without_a_value_is_a_delete_of_a_flattened_row() {
     let case = LoadCase::new(CREATE_T);

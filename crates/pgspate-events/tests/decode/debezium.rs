@@ -1,9 +1,9 @@
 //! Debezium: envelopes, keys, headers, tombstones, flattened rows.
 
 use pgspate_events::SourceTable;
-use pgspate_events::decode::{Debezium, DebeziumOptions};
+use pgspate_events::decode::{Debezium, DebeziumOptions, Decode, KeyedRecord};
 
-use crate::support::{TypedColumns, decode};
+use crate::support::{TypedColumns, decode, line};
 
 const TYPES: TypedColumns = TypedColumns(&[("id", "int4"), ("note", "text"), ("price", "numeric")]);
 
@@ -232,4 +232,48 @@ fn malformed_records_are_refused() {
     ] {
         assert_eq!(lines(&[record]), [format!("error: {error}")]);
     }
+}
+
+/// Decodes messages of a topic: keys and values. Returns the events as lines, or the last error.
+fn topic_lines(topic: &str, messages: &[(&str, Option<&str>)]) -> Vec<String> {
+    let (mut decoder, mut events) = (Debezium::default(), Vec::new());
+    for (key, value) in messages {
+        let (key, value) = (Some(key.as_bytes()), value.map(str::as_bytes));
+        let record = KeyedRecord { topic, key, value, headers: &[], is_ordered: true };
+        if let Err(error) = decoder.decode_keyed(&record, &TYPES, &mut events) {
+            return vec![error.to_string()];
+        }
+    }
+    events.iter().map(line).collect()
+}
+
+/// Compaction removes the event of a deleted row and keeps its tombstone.
+#[test]
+fn a_tombstone_without_its_envelope_deletes_the_row() {
+    let (one, two) = (r#"{"id":1}"#, r#"{"id":2}"#);
+    let insert = envelope("c", "null", r#"{"id":2,"note":"a"}"#);
+    let delete = envelope("d", r#"{"id":2,"note":null}"#, "null");
+    let (insert, delete) = (Some(insert.as_str()), Some(delete.as_str()));
+    let inserted = "Insert public.orders {id=2 note=a} by [id] in 771 end";
+    let deleted = "Delete public.orders was {id=2} by [id] in 771 end";
+    let by_tombstone = "Delete public.orders was {id=1} by [id] end";
+    // The topic need not have the name of the table.
+    for topic in ["srv.public.orders", "cdc.all"] {
+        assert_eq!(
+            topic_lines(topic, &[(two, insert), (two, delete), (two, None), (one, None)]),
+            [inserted, deleted, by_tombstone]
+        );
+        assert_eq!(
+            topic_lines(topic, &[(two, delete), (one, None), (two, None)]),
+            [deleted, by_tombstone, &by_tombstone.replace('1', "2")]
+        );
+    }
+    // Without the table's name, the row is unknown.
+    let other = insert.unwrap().replace("orders", "items");
+    let refused = topic_lines("cdc.all", &[(two, insert), (two, Some(&other)), (one, None)]);
+    assert!(refused[0].starts_with("a message without a value does not name its table"));
+    let schema = r#"{"type":"struct","fields":[],"name":"srv.public.orders.Key"}"#;
+    let key = format!(r#"{{"schema":{schema},"payload":{one}}}"#);
+    let named = topic_lines("cdc.all", &[(two, insert), (two, Some(&other)), (&key, None)]);
+    assert_eq!(named[2], by_tombstone);
 }

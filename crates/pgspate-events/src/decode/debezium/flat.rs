@@ -120,7 +120,7 @@ impl Debezium {
                 op = ChangeKind::Update;
             }
         }
-        self.finish_event(message, &names, source, op, (old, new), key)
+        self.finish_event(message, &names, source, op, (old, new), key).map(Some)
     }
 }
 

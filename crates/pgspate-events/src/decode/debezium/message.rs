@@ -18,6 +18,8 @@ pub(super) type MessageFields<'a> = Vec<(JsonStr<'a>, Json<'a>)>;
 #[derive(Default)]
 pub(super) struct DebeziumMessage<'a> {
     pub(super) key: Option<MessageFields<'a>>,
+    /// The bytes of the key of a message that was read from a topic.
+    pub(super) raw_key: Option<&'a [u8]>,
     key_schema: Option<&'a str>,
     pub(super) value: Option<MessageFields<'a>>,
     schema: Option<&'a str>,
@@ -109,6 +111,7 @@ impl<'a> DebeziumMessage<'a> {
         let mut message = DebeziumMessage {
             own_headers: record.headers,
             topic: Some(Cow::Borrowed(record.topic)),
+            raw_key: record.key,
             is_unordered: !record.is_ordered,
             ..DebeziumMessage::default()
         };

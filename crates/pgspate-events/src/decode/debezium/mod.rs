@@ -11,6 +11,7 @@ mod message;
 mod moved_rows;
 mod placeholder;
 mod schema;
+mod tombstone;
 mod value;
 mod value_kind;
 
@@ -22,6 +23,7 @@ use self::message::{DebeziumMessage, DebeziumSource, find};
 use self::moved_rows::DeletedRow;
 use self::placeholder::Placeholder;
 use self::schema::{ConnectSchema, SchemaCache};
+use self::tombstone::EnvelopeTables;
 use self::value::{ConnectorModes, read};
 use self::value_kind::ValueKind;
 use super::json::{Json, JsonStr, has_no_value, malformed};
@@ -54,8 +56,12 @@ pub struct Debezium {
     modes: ConnectorModes,
     schemas: SchemaCache,
     tables: SourceTables<DebeziumColumn>,
-    /// Whether the last rows were flattened. A key without a value is then a deleted row.
+    /// Whether the last rows were flattened.
     is_flat: Option<bool>,
+    /// The tables of the envelopes that were read from a topic.
+    envelope_tables: EnvelopeTables,
+    /// The key of the topic's last message, if that message is an envelope of a deleted row.
+    deleted_key: Option<Box<[u8]>>,
     /// Whether rows have columns `key` and `value`, like records that hold a key and a value.
     has_pairs: bool,
     /// The row that the last event deleted, if the next event may insert it under another key.
@@ -93,6 +99,8 @@ impl Debezium {
             schemas: SchemaCache::default(),
             tables: SourceTables::default(),
             is_flat: None,
+            envelope_tables: EnvelopeTables::None,
+            deleted_key: None,
             has_pairs: false,
             deleted: None,
             grouping: RecordGrouping::ByEvents,
@@ -142,6 +150,9 @@ impl Debezium {
             "m" => return Ok(None),
             _ => return Err(malformed("unknown \"op\" of an envelope")),
         };
+        if op == ChangeKind::Delete {
+            self.deleted_key = message.raw_key.map(Into::into);
+        }
         // In an ordered stream, the delete under the old key has no event of its own. The event of
         // the new row gives the old key. Columns that the new row omits keep the old row's values.
         let is_ordered = !message.is_unordered;
@@ -182,7 +193,11 @@ impl Debezium {
                  run `alter table ... replica identity full` there.",
             ));
         }
-        self.finish_event(message, &names, source, op, (old, new), key)
+        let event = self.finish_event(message, &names, source, op, (old, new), key)?;
+        if message.raw_key.is_some() {
+            self.envelope_tables.add(&event.table);
+        }
+        Ok(Some(event))
     }
 
     /// Returns the event of a change from the `old` row to the `new` row.
@@ -194,40 +209,12 @@ impl Debezium {
         op: ChangeKind,
         (old, new): (Option<EventRow>, Option<EventRow>),
         key: Option<EventRow>,
-    ) -> Result<Option<ChangeEvent>> {
+    ) -> Result<ChangeEvent> {
         let table = self.tables.of(names.schema(), &names.table, 0).name.clone();
         let origin = EventOrigin { transaction: source.transaction, ..EventOrigin::default() };
         let key = key.map(|key| key.columns);
         let event = ChangeEvent { key, origin, ..ChangeEvent::of(table, op, old, new) };
-        self.join_moved_row(event, source.log_place, message).map(Some)
-    }
-
-    /// Returns the event of a key without a value: a delete, if the stream's rows are flattened.
-    fn tombstone(
-        &mut self,
-        message: &DebeziumMessage<'_>,
-        types: &dyn TargetTypes,
-    ) -> Result<Option<ChangeEvent>> {
-        if self.is_flat == Some(false) || message.key.is_none() || message.moves_to_another_key()? {
-            return Ok(None);
-        }
-        let schema = message.key_schema_of(&mut self.schemas)?;
-        let Ok(names) = self.table_of(message, &DebeziumSource::default(), schema.as_deref())
-        else {
-            return match self.is_flat {
-                Some(_) => Err(no_table_error()),
-                None => Ok(None),
-            };
-        };
-        let Some(key) = self.key(message, &names, types)? else { return Ok(None) };
-        self.finish_event(
-            message,
-            &names,
-            DebeziumSource::default(),
-            ChangeKind::Delete,
-            (Some(key.clone()), None),
-            Some(key),
-        )
+        self.join_moved_row(event, source.log_place, message)
     }
 
     /// Reads the old key of a row from a header.
@@ -418,7 +405,8 @@ impl Decode for Debezium {
         // The caller may have committed the previous message already, so this event must not be
         // joined to that message's delete.
         self.deleted = None;
-        if record.value.is_none() && self.is_flat == Some(false) {
+        let deleted_key = self.deleted_key.take();
+        if record.value.is_none() && deleted_key.as_deref() == record.key {
             return Ok(());
         }
         let likely: Option<Arc<ConnectSchema>> = self.schemas.last();
