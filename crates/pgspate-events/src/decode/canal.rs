@@ -12,9 +12,11 @@ use super::source_tables::{SourceTables, cells, overlay};
 use super::{Decode, TargetTypes};
 use crate::{ChangeEvent, ChangeKind, Result, SourceTable};
 
-const SPELLING: JsonSpelling = JsonSpelling { bytes: ByteSpelling::Latin1, json_strings: false };
+const SPELLING: JsonSpelling =
+    JsonSpelling { bytes: ByteSpelling::Latin1, json_strings: false, decimal_bits: true };
 /// The spelling of messages without types, which Flink writes.
-const TYPELESS: JsonSpelling = JsonSpelling { bytes: ByteSpelling::Base64, json_strings: false };
+const TYPELESS: JsonSpelling =
+    JsonSpelling { bytes: ByteSpelling::Base64, json_strings: false, decimal_bits: false };
 
 /// The `type`s of messages without an event: schema changes, and messages of Canal and TiCDC about
 /// themselves.

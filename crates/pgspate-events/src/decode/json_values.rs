@@ -68,6 +68,8 @@ pub(super) struct JsonSpelling {
     /// Whether a string for a json column is a JSON string. If false, it holds the text of a JSON
     /// value.
     pub(super) json_strings: bool,
+    /// Whether a string for a `bit varying` column is a decimal number.
+    pub(super) decimal_bits: bool,
 }
 
 impl JsonSpelling {
@@ -79,7 +81,11 @@ impl JsonSpelling {
                 text(if is { "1" } else { "0" })
             }
             (Json::Bool(is), _) => text(if is { "true" } else { "false" }),
+            (Json::Number(number), TypeFamily::VarBits) => text(single_bit(number)?),
             (Json::Number(number), _) => text(number),
+            (Json::String(string), TypeFamily::VarBits) if self.decimal_bits => {
+                text(single_bit(&string.text()?)?)
+            }
             (Json::String(string), TypeFamily::Bytea) => {
                 text(bytea(&self.bytes(&string.text_with_zeros()?)?))
             }
@@ -111,6 +117,16 @@ impl JsonSpelling {
             ByteSpelling::Latin1 => (latin1(text), "a character for each byte"),
         };
         bytes.ok_or_else(|| malformed(format!("expected bytes as {what}")))
+    }
+}
+
+/// Checks that the decimal number of a bit string is a single bit. Other numbers do not tell how
+/// many bits the string has.
+fn single_bit(number: &str) -> Result<&str> {
+    match number {
+        "0" | "1" => Ok(number),
+        _ => Err(malformed("bits are written as a decimal number, without the number of bits")
+            .hint("Let the column of the target be of type numeric.")),
     }
 }
 
@@ -209,7 +225,8 @@ mod tests {
         }
     }
 
-    const PLAIN: JsonSpelling = JsonSpelling { bytes: ByteSpelling::Base64, json_strings: false };
+    const PLAIN: JsonSpelling =
+        JsonSpelling { bytes: ByteSpelling::Base64, json_strings: false, decimal_bits: false };
 
     #[test]
     fn values_that_types_can_read_keep_their_spelling() {
@@ -218,6 +235,8 @@ mod tests {
             ("123456789012345678901234567890", "int8", "123456789012345678901234567890"),
             ("true", "bool", "true"),
             ("true", "bit", "1"),
+            ("1", "varbit", "1"),
+            ("\"101\"", "varbit", "101"),
             ("\"a\\\"b\"", "text", "a\"b"),
             ("null", "text", "Null"),
             ("{\"a\": 1.0}", "jsonb", "{\"a\": 1.0}"),
@@ -225,10 +244,16 @@ mod tests {
             ("[1,2]", "vector", "[1,2]"),
             ("\"aGk=\"", "bytea", "\\x6869"),
             ("\"a\"", "bytea", "error: expected bytes as base64"),
+            (
+                "10",
+                "varbit",
+                "error: bits are written as a decimal number, without the number of bits",
+            ),
         ] {
             assert_eq!(cast(json, ty, PLAIN), expected, "{json}");
         }
-        let raw = JsonSpelling { bytes: ByteSpelling::Hex, json_strings: true };
+        let raw =
+            JsonSpelling { bytes: ByteSpelling::Hex, json_strings: true, decimal_bits: false };
         assert_eq!(cast("\"a\\nb\"", "jsonb", raw), "\"a\\nb\"");
         assert_eq!(cast("\"\\\\x00ff\"", "bytea", raw), "\\x00ff");
         assert_eq!(cast("\"00ff\"", "bytea", raw), "\\x00ff");

@@ -10,7 +10,8 @@ use super::source_tables::{SourceTableColumns, SourceTables, cells, overlay};
 use super::{Decode, TargetTypes};
 use crate::{ChangeEvent, ChangeKind, EventOrigin, EventRow, Result, SourceTable};
 
-const SPELLING: JsonSpelling = JsonSpelling { bytes: ByteSpelling::Base64, json_strings: true };
+const SPELLING: JsonSpelling =
+    JsonSpelling { bytes: ByteSpelling::Base64, json_strings: true, decimal_bits: false };
 
 /// Decodes Maxwell's JSON.
 #[derive(Debug, Default)]

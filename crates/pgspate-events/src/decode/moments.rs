@@ -63,6 +63,11 @@ pub(super) fn timestamp(value: i64, unit: TimeUnit, zone: &str) -> String {
     ascii_string(out)
 }
 
+/// Returns whether a count of units since 1970 is after the year 9999.
+pub(super) fn is_after_year_9999(value: i64, unit: TimeUnit) -> bool {
+    unit.split(value).0 >= 253_402_300_800
+}
+
 /// Writes a date, counted in days since 1970-01-01.
 pub(super) fn date(days: i64) -> String {
     // Debezium's dates for infinity, all outside the range of date. Its versions differ in the sign

@@ -14,7 +14,8 @@ use super::source_tables::{SourceTableColumns, SourceTables, SourceText};
 use super::{Decode, RecordGrouping, TargetTypes};
 use crate::{ChangeEvent, ChangeKind, EventOrigin, EventRow, EventValue, Result};
 
-const SPELLING: JsonSpelling = JsonSpelling { bytes: ByteSpelling::Hex, json_strings: false };
+const SPELLING: JsonSpelling =
+    JsonSpelling { bytes: ByteSpelling::Hex, json_strings: false, decimal_bits: false };
 
 /// Decodes wal2json of either version.
 #[derive(Debug, Default)]

@@ -234,7 +234,17 @@ fn values_without_a_schema_are_read_by_the_targets_type() {
             "a time could be counted in milli-, micro- or nanoseconds",
         ),
         ("timestamptz", "\"+12024-03-01T10:00:00Z\"", "12024-03-01T10:00:00Z"),
-        ("interval", "1000000", "00:00:01"),
+        // The last millisecond of the year 9999.
+        (
+            "timestamp",
+            "253402300799999",
+            "a time could be counted in milli-, micro- or nanoseconds",
+        ),
+        ("timestamp", "253402300800000", "1978-01-11 21:31:40.8"),
+        ("interval", "86400001", "00:01:26.400001"),
+        ("interval", "-90000000", "-00:01:30"),
+        ("interval", "0", "00:00:00"),
+        ("interval", "3600000", "a time could be counted in milli-, micro- or nanoseconds"),
         ("interval", "\"P1DT1S\"", "P1DT1S"),
         ("bit", "true", "1"),
         ("varbit", "\"101\"", "101"),
@@ -265,6 +275,14 @@ fn options_decide_between_two_meanings() {
         ("bytea", "\"00ff\"", "\\x00ff"),
         ("time", "3600000", "01:00:00"),
         ("timestamp", "1709287200123", "2024-03-01 10:00:00.123"),
+        ("timestamp", "253402300799999", "9999-12-31 23:59:59.999"),
+        (
+            "timestamp",
+            "1709287200123456",
+            "a time is after the year 9999 in the unit of `--debezium-time`",
+        ),
+        ("timestamp", "9223372036825200000", "infinity"),
+        ("interval", "3600000", "01:00:00"),
     ] {
         assert_eq!(value(None, ty, json, options()), expected, "{ty} {json}");
     }

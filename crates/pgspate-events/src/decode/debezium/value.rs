@@ -11,7 +11,8 @@ use super::placeholder::Placeholder;
 use super::value_kind::ValueKind;
 use crate::{Error, EventValue, Result};
 
-const SPELLING: JsonSpelling = JsonSpelling { bytes: ByteSpelling::Base64, json_strings: false };
+const SPELLING: JsonSpelling =
+    JsonSpelling { bytes: ByteSpelling::Base64, json_strings: false, decimal_bits: false };
 
 /// A connector's settings, as far as the caller named them or earlier values have shown them.
 #[derive(Debug, Clone, Copy, Default)]
@@ -127,25 +128,15 @@ fn read_without_schema(
         (TypeFamily::Date, Json::Number(days)) => text(moments::date(parse_i64(days)?)),
         (TypeFamily::Time, Json::Number(count)) => {
             let count = parse_i64(count)?;
-            // Numbers up to 86,400,000 could be milliseconds; as microseconds they would be within
-            // the first 87 seconds of the day.
-            let unit = modes.unit.or_else(|| {
-                (count == 0 || (86_400_001..=86_400_000_000).contains(&count))
-                    .then_some(TimeUnit::Micro)
-            });
-            time(count, unit.ok_or_else(unknown_unit_error)?)?
+            // More microseconds than a day has could be nanoseconds.
+            if modes.unit.is_none() && count > 86_400_000_000 {
+                return Err(unknown_unit_error());
+            }
+            time(count, unit_of_time(count, modes)?)?
         }
         (TypeFamily::Timestamp(zoned), Json::Number(count)) => {
-            let count = parse_i64(count)?;
-            // As microseconds, this range is from the end of April 1970 to the year 5138.
-            // Milliseconds are below the range until 2286, and nanoseconds above it from 1973 on.
-            let usual = 10_000_000_000_000..100_000_000_000_000_000;
-            let is_sure = count == 0
-                || usual.contains(&count.unsigned_abs())
-                || moments::timestamp(count, TimeUnit::Micro, "").ends_with("infinity");
-            let unit = modes.unit.or(is_sure.then_some(TimeUnit::Micro));
             let zone = if *zoned { "+00" } else { "" };
-            text(moments::timestamp(count, unit.ok_or_else(unknown_unit_error)?, zone))
+            text(read_timestamp_without_schema(parse_i64(count)?, modes.unit, zone)?)
         }
         (TypeFamily::Date | TypeFamily::Timestamp(_), Json::String(written)) => {
             text(moments::iso(&written.text()?))
@@ -156,7 +147,8 @@ fn read_without_schema(
             text(written.strip_suffix('Z').unwrap_or(&written))
         }
         (TypeFamily::Interval, Json::Number(count)) => {
-            text(moments::duration(parse_i64(count)?, modes.unit.unwrap_or(TimeUnit::Micro)))
+            let count = parse_i64(count)?;
+            text(moments::duration(count, unit_of_time(count, modes)?))
         }
         (TypeFamily::Bits | TypeFamily::VarBits, Json::String(digits)) => {
             let digits = digits.text()?;
@@ -171,6 +163,38 @@ fn read_without_schema(
         (TypeFamily::Numeric, Json::Object(_)) => read_variable_decimal(json)?,
         _ => SPELLING.cast(json, family)?,
     })
+}
+
+/// Returns the unit of a time of the day or of an interval without a schema.
+///
+/// # Errors
+/// If the unit is unknown and the count could be milliseconds of a day. As microseconds, such a
+/// count is less than 87 seconds.
+fn unit_of_time(count: i64, modes: &ConnectorModes) -> Result<TimeUnit> {
+    let is_sure = count == 0 || count.unsigned_abs() > 86_400_000;
+    modes.unit.or(is_sure.then_some(TimeUnit::Micro)).ok_or_else(unknown_unit_error)
+}
+
+/// Reads a timestamp without a schema, counted in `unit`, or else in microseconds.
+///
+/// # Errors
+/// If `unit` is unknown and the count could have another unit, or if the time is after the year
+/// 9999, so that `unit` is likely to be wrong.
+fn read_timestamp_without_schema(count: i64, unit: Option<TimeUnit>, zone: &str) -> Result<String> {
+    // As microseconds, this range is from 1978 to the year 5138. Milliseconds are below the range
+    // until the year 9999, and nanoseconds above it from 1973 on.
+    let usual = 253_402_300_800_000..100_000_000_000_000_000;
+    let written = moments::timestamp(count, unit.unwrap_or(TimeUnit::Micro), zone);
+    let is_sure = count == 0 || usual.contains(&count.unsigned_abs());
+    match unit {
+        _ if written.ends_with("infinity") => Ok(written),
+        None if !is_sure => Err(unknown_unit_error()),
+        Some(unit) if moments::is_after_year_9999(count, unit) => {
+            let message = "a time is after the year 9999 in the unit of `--debezium-time`";
+            Err(malformed(message).hint(SCHEMAS))
+        }
+        _ => Ok(written),
+    }
 }
 
 /// Reads a map that is JSON within a string.

@@ -17,7 +17,8 @@ use super::source_tables::SourceTables;
 use super::{Decode, TargetTypes};
 use crate::{ChangeEvent, ChangeKind, ErrorKind, EventValue, Result, SourceTable};
 
-const SPELLING: JsonSpelling = JsonSpelling { bytes: ByteSpelling::Hex, json_strings: false };
+const SPELLING: JsonSpelling =
+    JsonSpelling { bytes: ByteSpelling::Hex, json_strings: false, decimal_bits: false };
 
 /// Facts that the files of DMS do not state.
 #[derive(Debug, Clone)]
