@@ -18,6 +18,10 @@ use pgspate_input::json::{
     append_array_literal, key_end, skip_space, string_end, unescape, value_end,
 };
 
+/// The most tables, and the most lists of columns, that are kept. When one more is added, all
+/// earlier ones are forgotten.
+const INTERNED_MAX: usize = 4096;
+
 /// Decodes pgspate's own format.
 #[derive(Debug, Default)]
 pub struct OwnFormat {
@@ -277,6 +281,9 @@ impl OwnFormat {
             (None, None) => SourceTable { schema: None, table: written.to_string() },
         };
         let id = format!("{}\0{}", parsed.schema.as_deref().unwrap_or("\0"), parsed.table);
+        if self.tables.len() >= INTERNED_MAX && !self.tables.contains_key(id.as_str()) {
+            self.tables.clear();
+        }
         let name =
             Arc::clone(self.tables.entry(id.into_boxed_str()).or_insert_with(|| Arc::new(parsed)));
         if parts.schema.is_none() {
@@ -307,6 +314,9 @@ impl InternedColumns {
                     return Err(JsonSyntaxError { at: start, what: "a column occurs twice" });
                 }
                 let names: SharedNames = names.into();
+                if self.all.len() >= INTERNED_MAX {
+                    self.all.clear();
+                }
                 self.all.insert(self.joined.as_slice().into(), Arc::clone(&names));
                 names
             }

@@ -97,6 +97,22 @@ fn events_with_the_same_columns_share_their_names() {
 }
 
 #[test]
+fn few_lists_of_columns_and_few_tables_are_kept() {
+    let mut decoder = OwnFormat::default();
+    let mut events = Vec::new();
+    for nth in 0..3 * INTERNED_MAX {
+        let line = format!(r#"{{"op":"insert","table":"t{nth}","row":{{"c{nth}":1}}}}"#);
+        decoder.decode(line.as_bytes(), &ListColumnType, &mut events).unwrap();
+        let EventRow { columns, .. } = events[nth].new.as_ref().unwrap();
+        assert_eq!(
+            (&*events[nth].table.table, &*columns[0]),
+            (&*format!("t{nth}"), &*format!("c{nth}"))
+        );
+        assert!(decoder.tables.len() <= INTERNED_MAX && decoder.columns.all.len() <= INTERNED_MAX);
+    }
+}
+
+#[test]
 fn records_that_are_not_events_are_refused() {
     for line in [
         "{",
