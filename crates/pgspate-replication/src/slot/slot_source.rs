@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -61,6 +61,7 @@ impl EventSource for SlotSource {
     fn read(&mut self, pieces: &EventSender<ReceivedEvents>) {
         let mut delivered = DeliveredEvents { whole: self.from, ..DeliveredEvents::default() };
         let mut backoff = ReconnectBackoff::new(self.limits.retry_for);
+        let mut connected_at = Instant::now();
         if let Some(stream) = &self.stream {
             self.note_stream(stream);
         }
@@ -69,7 +70,7 @@ impl EventSource for SlotSource {
                 None => match self.connect(delivered.whole) {
                     Ok(new) => {
                         delivered.seen = 0;
-                        backoff = ReconnectBackoff::new(self.limits.retry_for);
+                        connected_at = Instant::now();
                         self.stream = Some(new);
                         continue;
                     }
@@ -85,15 +86,22 @@ impl EventSource for SlotSource {
             };
             match received {
                 Ok(received) => {
-                    backoff.reset();
                     let received = delivered.take_new(received);
+                    if received.as_ref().is_ok_and(is_progress) {
+                        backoff.reset();
+                    }
                     let is_lost = received.is_err();
                     if pieces.send(received).is_err() || is_lost {
                         return;
                     }
                 }
                 Err(error) => {
-                    self.lag.note_loss(self.stream.take().is_some());
+                    let was_connected = self.stream.take().is_some();
+                    // An idle source makes no progress, but may still be sound.
+                    if was_connected && connected_at.elapsed() >= self.limits.retry_for {
+                        backoff.reset();
+                    }
+                    self.lag.note_loss(was_connected);
                     let may_pass = error.is_retryable() || is_active(&error);
                     if !may_pass || !backoff.wait(|| !pieces.are_wanted()) {
                         // If no more pieces are wanted, a lost connection does not matter.
@@ -193,6 +201,12 @@ fn slot_in_use_error(name: &str, reader: i32) -> Error {
     Error::new(ErrorKind::Server, format!("could not read replication slot \"{name}\""))
         .hint("Another session reads this slot. End that session first.")
         .because(cause)
+}
+
+/// Returns whether a piece has new events or a new position, after [`DeliveredEvents::take_new`].
+/// A server that sends neither, and then ends the connection each time, is not retried for ever.
+fn is_progress(received: &ReceivedEvents) -> bool {
+    !received.events.is_empty() || received.end.is_some()
 }
 
 impl DeliveredEvents {
@@ -314,6 +328,22 @@ mod tests {
         assert!(begun().take_new(silence(7)).is_ok());
         let rest = begun().take_new(piece(&[event(4, false), event(5, false), event(6, false)]));
         assert_eq!(rest.unwrap().events.len(), 1);
+    }
+
+    /// A server that repeats what it sent before makes no progress.
+    #[test]
+    fn repeated_events_and_positions_are_no_progress() {
+        let silence = |end| ReceivedEvents { end: Some(Lsn(end)), ..ReceivedEvents::default() };
+        let mut delivered = DeliveredEvents::default();
+        let mut take = |received| is_progress(&delivered.take_new(received).unwrap());
+        assert!(take(piece(&[event(0, false), event(1, false), event(2, true)])));
+        assert!(take(piece(&[event(3, true), event(4, false)])));
+        assert!(!take(silence(1)) && !take(silence(4)));
+        assert!(take(piece(&[event(5, false)])));
+        delivered.seen = 0;
+        let mut take = |received| is_progress(&delivered.take_new(received).unwrap());
+        assert!(!take(silence(4)) && !take(piece(&[event(4, false), event(5, false)])));
+        assert!(take(piece(&[event(6, false)])));
     }
 
     /// After a reconnect the server first sends the confirmed position, which is before the last
