@@ -1,8 +1,8 @@
 //! Tombstones: messages with a key and without a value.
 //!
 //! Debezium writes a tombstone after the event of a deleted row. Once the topic is compacted, only
-//! the tombstone is left, so it must delete the row too. A tombstone directly after the event of its
-//! key has nothing left to delete.
+//! the tombstone is left, so it must delete the row too. A tombstone directly after the event of
+//! its key has nothing left to delete.
 
 use std::borrow::Cow;
 use std::sync::Arc;
