@@ -164,7 +164,7 @@ fn another_stream_of_wal2json_is_not_mistaken_for_the_first() {
     case.put("s.ndjson", stream(11) + &stream(14) + &stream(17));
     assert_snapshot!(apply(&case, "s.ndjson --quiet").refusal(), @"
     error: the input is not the stream that was applied before: its first 6 events differ
-      at: s.ndjson, line 18
+      at: s.ndjson, line 20
 
     hint: Give the same files in the same order, or begin a stream of its own with
           … `--stream NAME`.

@@ -12,7 +12,7 @@ pub(super) enum ReplayState {
     /// earlier runs applied.
     Replaying(StreamPosition),
     /// The applied events were read again, but their digest differs. The digest may still match at
-    /// the end of the current transaction.
+    /// the end of the current transaction, or of a later one without events.
     Unverified(StreamPosition),
     /// The next events are new.
     Finished,
@@ -60,6 +60,17 @@ impl<P: SourcePosition> BatchBuilder<P> {
         Ok(true)
     }
 
+    /// Notes, at the end of a transaction, whether the events that were read again are the events
+    /// that were applied. If not, transactions without events may follow that belong to the
+    /// position.
+    pub(super) fn confirm_replayed_digest(&mut self) {
+        if let ReplayState::Unverified(from) = &self.replay
+            && from.digest == self.position.digest()
+        {
+            self.replay = ReplayState::Finished;
+        }
+    }
+
     /// Checks, before the first new event, that the events that were read again are the events that
     /// were applied.
     ///
@@ -81,7 +92,7 @@ impl<P: SourcePosition> BatchBuilder<P> {
         Ok(())
     }
 
-    /// Checks, at the end of the input, that the input had all applied events.
+    /// Checks, when all bytes of the input are read, that the input had all applied events.
     ///
     /// # Errors
     /// [`ErrorKind::Ledger`] if the input had fewer events.

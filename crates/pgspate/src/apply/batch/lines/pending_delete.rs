@@ -55,7 +55,7 @@ impl LineFeed {
             RecordGrouping::OpensTransaction => self.builder.open_transaction(),
             RecordGrouping::ClosesTransaction => {
                 self.builder.close_transaction();
-                self.builder.check_replayed_digest()?;
+                self.builder.confirm_replayed_digest();
                 self.builder.note_position(event_place);
                 return Ok(());
             }
