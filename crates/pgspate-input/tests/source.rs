@@ -246,6 +246,31 @@ fn a_file_that_is_truncated_while_it_is_read_is_an_error() {
     assert!(error.to_string().contains("was cut to 500 of"), "{error}");
 }
 
+/// A file that may grow is compared with the bytes that were read, and not with its first size.
+#[test]
+fn a_growing_file_that_is_cut_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.log");
+    fs::write(&path, "1\n").unwrap();
+    let options = SourceOptions { may_grow: true, ..SourceOptions::default() };
+    let spec = [path.to_str().unwrap().to_owned()];
+    let input = resolve(&spec, &options, runtime().handle().clone()).unwrap().remove(0);
+    let mut reader = input.reader().unwrap();
+    let mut out = Vec::new();
+    let mut file = fs::OpenOptions::new().append(true).open(&path).unwrap();
+    file.write_all(b"2\n3\n").unwrap();
+    while reader.read_into(&mut out, 100).unwrap() > 0 {}
+    assert_eq!(out, b"1\n2\n3\n");
+    file.set_len(4).unwrap();
+    let error = reader.read_into(&mut out, 100).unwrap_err();
+    assert!(error.to_string().contains("was cut to 4 of 6 bytes"), "{error}");
+    assert!(!input.is_replaced());
+    fs::rename(&path, dir.path().join("a.log.1")).unwrap();
+    assert!(!input.is_replaced());
+    fs::write(&path, "4\n").unwrap();
+    assert!(input.is_replaced());
+}
+
 #[test]
 fn dropping_a_reader_early_ends_its_thread() {
     let dir = tempfile::tempdir().unwrap();

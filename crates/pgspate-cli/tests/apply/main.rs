@@ -9,6 +9,7 @@ mod duplicate_rows;
 mod exactly_once;
 mod failover;
 mod faults;
+mod followed_files;
 mod formats;
 mod keys;
 mod native_subscription;

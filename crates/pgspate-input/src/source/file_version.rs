@@ -12,6 +12,10 @@ use std::sync::Arc;
 use super::source_error;
 use crate::{Error, Result};
 
+/// The hint for a file that may grow, but was cut.
+const CUT_HINT: &str = "The file may only grow while it is read. Let log rotation rename it and \
+                        create a new file, instead of `copytruncate`.";
+
 /// The metadata that identifies one version of a file's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FileVersion {
@@ -55,7 +59,11 @@ impl FileVersion {
     fn is_same_version(&self, now: &FileVersion, name: &str) -> Result<bool> {
         let (was, is) = (self.size, now.size);
         if is < was {
-            return Err(change_error(name, format!("was cut to {is} of {was} bytes")));
+            let error = change_error(name, format!("was cut to {is} of {was} bytes"));
+            return Err(match self.may_grow {
+                true => error.hint(CUT_HINT),
+                false => error,
+            });
         }
         if self.may_grow {
             return Ok(true);
@@ -85,6 +93,11 @@ impl FileVersion {
         self.is_same_version(&FileVersion::of(&metadata, self.may_grow), name)
     }
 
+    /// Returns whether another file is at `path`. False if `path` names no file.
+    pub(super) fn is_replaced(&self, path: &Path) -> bool {
+        std::fs::metadata(path).is_ok_and(|now| (now.dev(), now.ino()) != (self.device, self.inode))
+    }
+
     /// Opens the file at `path`.
     ///
     /// # Errors
@@ -92,7 +105,7 @@ impl FileVersion {
     /// version.
     pub(super) fn open(self, path: &Path, name: &Arc<str>) -> Result<VersionedFile> {
         let file = File::open(path).map_err(|error| super::local::open_error(path, error))?;
-        let opened = VersionedFile { file, version: self, name: Arc::clone(name) };
+        let opened = VersionedFile { file, version: self, read: 0, name: Arc::clone(name) };
         opened.check()?;
         Ok(opened)
     }
@@ -103,6 +116,8 @@ impl FileVersion {
 pub(super) struct VersionedFile {
     pub(super) file: File,
     version: FileVersion,
+    /// The number of bytes that were read in order.
+    read: u64,
     name: Arc<str>,
 }
 
@@ -117,7 +132,10 @@ impl VersionedFile {
     /// [`ErrorKind::Source`](crate::ErrorKind::Source) if the file certainly has another version.
     fn check(&self) -> Result<bool> {
         let metadata = self.file.metadata().map_err(|e| read_failure(&self.name).because(e))?;
-        self.version.is_same_version(&FileVersion::of(&metadata, self.version.may_grow), &self.name)
+        let now = FileVersion::of(&metadata, self.version.may_grow);
+        // A file that has grown may not shrink again.
+        let known = FileVersion { size: self.version.size.max(self.read), ..self.version };
+        known.is_same_version(&now, &self.name)
     }
 
     /// Checks that the file certainly has its version. Used for reads whose bytes no later step
@@ -165,6 +183,9 @@ impl VersionedFile {
 impl Read for VersionedFile {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let read = self.file.read(out);
+        if let (Ok(read), true) = (&read, self.version.may_grow) {
+            self.read += *read as u64;
+        }
         self.check().map_err(io::Error::other)?;
         read
     }

@@ -366,6 +366,14 @@ impl Input {
         }
     }
 
+    /// Returns whether another file has the name of a local file by now.
+    pub fn is_replaced(&self) -> bool {
+        match &self.0.location {
+            InputLocation::File(path, version) => version.is_replaced(path),
+            _ => false,
+        }
+    }
+
     /// Returns whether a strong entity tag identifies the content, in this run and in later runs.
     pub fn is_versioned(&self) -> bool {
         matches!(&self.0.location, InputLocation::Remote { remote, .. } if remote.is_versioned())

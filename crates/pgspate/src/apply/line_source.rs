@@ -41,6 +41,8 @@ pub(crate) enum InputPiece {
     Block(InputBlock),
     /// Rows of a Parquet file that AWS DMS wrote. `first` is the place of the first row.
     Rows { first: InputLine, batch: RecordBatch },
+    /// All present bytes of a file that may grow were sent.
+    ReachedEnd,
 }
 
 /// A line or a row of an input, by its number, which starts at 1.
@@ -129,6 +131,7 @@ fn read_blocks(
     pieces: &EventSender<InputPiece>,
 ) -> Result<bool> {
     let mut reader = input.reader()?;
+    let mut reached_end = false;
     loop {
         let mut bytes = Vec::new();
         let read = reader.read_into(&mut bytes, BLOCK_BYTES);
@@ -137,9 +140,18 @@ fn read_blocks(
             if !pieces.are_wanted() {
                 return Ok(false);
             }
+            if !std::mem::replace(&mut reached_end, true)
+                && pieces.send(Ok(InputPiece::ReachedEnd)).is_err()
+            {
+                return Ok(false);
+            }
+            if input.is_replaced() {
+                return Err(replaced_error(input));
+            }
             std::thread::sleep(GROWTH_CHECK_INTERVAL);
             continue;
         }
+        reached_end = false;
         let ends = read == 0 && !grows;
         let block = InputBlock { input: nth, bytes, ends };
         if pieces.send(Ok(InputPiece::Block(block))).is_err() {
@@ -149,6 +161,16 @@ fn read_blocks(
             return Ok(true);
         }
     }
+}
+
+/// Returns the error for a followed file whose name another file has by now.
+fn replaced_error(input: &Input) -> Error {
+    let message = format!("\"{}\" was replaced by another file", input.name());
+    Error::new(ErrorKind::Source, message).hint(format!(
+        "To continue, name the old file, under the name that it has now, and then the new file, \
+         with `--stream {}`.",
+        input.full_name()
+    ))
 }
 
 /// Splits blocks into lines.
@@ -182,6 +204,11 @@ impl LineSplitter {
             return Err(Error::new(ErrorKind::Format, message));
         }
         Ok(())
+    }
+
+    /// Returns whether the last line is complete.
+    pub(crate) fn is_between_lines(&self) -> bool {
+        self.at == self.buf.len()
     }
 
     /// Returns the next whole line without its end, and its number.

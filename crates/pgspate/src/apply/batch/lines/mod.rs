@@ -68,6 +68,11 @@ impl SourceFeed<LineSource> for LineFeed {
     fn take_piece(&mut self, piece: InputPiece) -> Result<()> {
         let block = match piece {
             InputPiece::Rows { first, batch } => return self.take_rows(first, &batch),
+            // An incomplete line may be the last applied event.
+            InputPiece::ReachedEnd if self.lines.is_between_lines() => {
+                return self.builder.check_replay_finished();
+            }
+            InputPiece::ReachedEnd => return Ok(()),
             InputPiece::Block(block) => block,
         };
         let mut lines = std::mem::take(&mut self.lines);
