@@ -222,7 +222,8 @@ impl InitialCopy<'_> {
                     format!("column \"{name}\" of {} does not exist", facts.table.sql_name);
                 return Err(Error::new(ErrorKind::Plan, message).hint(
                     "Add the column to the target table, or leave it out with \
-                     `--unknown-columns ignore`.",
+                     `--unknown-columns ignore`. With `add`, columns are added for later events, \
+                     but not for the first copy.",
                 ));
             }
         }
