@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::topic_source::{TopicPartition, format_position, parse_position};
+use super::topic_source::{
+    TopicPartition, digest_before, format_position, parse_digest, parse_position,
+};
 use crate::{DigestedPosition, Result, SourceNames, SourcePoint, SourcePosition, StreamDigest};
 use pgspate_events::EventPlace;
 use pgspate_target::ledger::{PartitionMove, StreamPosition};
@@ -60,7 +62,8 @@ struct PartitionPosition {
     events: u64,
     /// The offset of the next message.
     next: i64,
-    /// The digest of the last message before the position; empty if unknown.
+    /// The digest of the last message before the position, and the offset of this message if it is
+    /// not directly before the position. Empty if unknown.
     digest: String,
 }
 
@@ -103,7 +106,8 @@ impl TopicPosition {
             after_message: place,
             sent: partition.mark,
         });
-        Ok(partition.reads_again.then_some(mark.digest))
+        let expected = parse_digest(&mark.digest, next).filter(|_| partition.reads_again);
+        Ok(expected.map(|(digest, _)| digest.to_owned()))
     }
 
     /// Returns whether the message at `at` was taken before.
@@ -125,7 +129,8 @@ impl TopicPosition {
     pub fn note_passed(&mut self, part: u32, next: i64) -> Option<PartitionOffset> {
         let found = self.parts.get(part as usize)?;
         let before = Some(&found.after_message).filter(|before| next > before.next)?;
-        let place = PartitionPosition { events: before.events, next, digest: String::new() };
+        let digest = digest_before(&before.digest, before.next);
+        let place = PartitionPosition { events: before.events, next, digest };
         self.current_message = Some((part as usize, place));
         self.stream_position.digest.mix(next.unsigned_abs() ^ (u64::from(part) << 48));
         Some(PartitionOffset { part, offset: next - 1 })
@@ -228,6 +233,28 @@ mod tests {
         let moves = state.partition_moves(false);
         assert_eq!((moves[0].to.ordinal, moves[0].to.source.as_str()), (5, "offset 4"));
         assert!(state.partition_moves(true).is_empty());
+    }
+
+    /// The marker of a producer's transaction comes after its messages. The next run reads the last
+    /// message again, to notice another topic.
+    #[test]
+    fn a_passed_marker_keeps_the_digest_of_the_last_message() {
+        let mut state = position(1);
+        state.begin_message(PartitionOffset { part: 0, offset: 4 }, 1, "ab".to_owned());
+        state.note_record(PartitionOffset { part: 0, offset: 4 });
+        for next in [6, 7] {
+            let passed = state.note_passed(0, next).unwrap();
+            state.note_record(passed);
+        }
+        state.note_transaction_end();
+        let mark = state.partition_moves(true).remove(0).to;
+        assert_eq!((mark.source.as_str(), mark.digest.as_str()), ("offset 6", "ab of offset 4"));
+        let (topic, mark) = ("t".to_owned(), Some(mark));
+        let again = TopicPartition { topic, number: 0, mark, next: 7, reads_again: true, end: 9 };
+        assert_eq!(again.from(), 4);
+        let mut state = TopicPosition::new(&StreamPosition::default());
+        assert_eq!(state.add(again).unwrap().as_deref(), Some("ab"));
+        assert!(state.was_taken(PartitionOffset { part: 0, offset: 4 }));
     }
 
     /// If the reply to a commit is lost, only a changed stream position shows that the commit

@@ -61,7 +61,8 @@ impl TopicPartition {
 
     /// Returns the offset of the first message to read.
     pub(crate) fn from(&self) -> i64 {
-        self.next - i64::from(self.reads_again)
+        let last = self.mark.as_ref().and_then(|mark| parse_digest(&mark.digest, self.next));
+        last.filter(|_| self.reads_again).map_or(self.next, |(_, offset)| offset)
     }
 }
 
@@ -93,6 +94,27 @@ pub(super) fn parse_position(source: &str) -> Result<i64> {
         Error::new(ErrorKind::Ledger, message)
             .hint("The position must name the last applied offset: `offset 41`.")
     })
+}
+
+/// Separates a digest and the offset of its message.
+const DIGEST_OFFSET: &str = " of offset ";
+
+/// Returns the digest of a partition whose next message is no longer directly after the message of
+/// the digest, but after `next`. Offsets without messages, such as markers of transactions, follow
+/// the message.
+pub(super) fn digest_before(digest: &str, next: i64) -> String {
+    match parse_digest(digest, next) {
+        Some((digest, offset)) => format!("{digest}{DIGEST_OFFSET}{offset}"),
+        None => String::new(),
+    }
+}
+
+/// Splits the digest of a partition's position into the digest of the last message before `next`,
+/// and this message's offset. Returns `None` for an empty digest.
+pub(super) fn parse_digest(digest: &str, next: i64) -> Option<(&str, i64)> {
+    let parts = digest.split_once(DIGEST_OFFSET);
+    let parsed = parts.and_then(|(digest, offset)| Some((digest, offset.parse().ok()?)));
+    (!digest.is_empty()).then(|| parsed.unwrap_or((digest, next - 1)))
 }
 
 /// Returns the hint for a topic that is not the topic that was applied before.
@@ -167,6 +189,16 @@ mod tests {
         assert_eq!(moves.len(), 1);
         assert_eq!((moves[0].part.as_str(), &moves[0].from), ("t/1", &None));
         assert!(begin_partitions(&mut all).is_empty());
+    }
+
+    #[test]
+    fn a_digest_keeps_the_offset_of_its_message() {
+        assert_eq!(parse_digest("", 7), None);
+        assert_eq!(digest_before("", 7), "");
+        assert_eq!(parse_digest("ab", 7), Some(("ab", 6)));
+        let (once, twice) = (digest_before("ab", 7), digest_before("ab of offset 6", 9));
+        assert_eq!((once.as_str(), twice.as_str()), ("ab of offset 6", "ab of offset 6"));
+        assert_eq!(parse_digest(&once, 12), Some(("ab", 6)));
     }
 
     #[test]

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use super::address::TopicAddress;
 use super::client::{AnswerTimeout, Client, bounds, client, partitions};
-use super::topic_source::{TopicPartition, another_topic_hint, parse_position, partition_name};
+use super::topic_source::{
+    TopicPartition, another_topic_hint, parse_digest, parse_position, partition_name,
+};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::ledger::StreamPosition;
 
@@ -106,7 +108,8 @@ fn begin(
         None if begins_at_end && !rows.iter().any(|(known, _)| is_of(known, topic)) => *end,
         None => *first,
     };
-    let reads_again = next > *first && mark.as_ref().is_some_and(|mark| !mark.digest.is_empty());
+    let last = mark.as_ref().and_then(|mark| parse_digest(&mark.digest, next));
+    let reads_again = last.is_some_and(|(_, offset)| offset >= *first);
     let (topic, number) = (topic.clone(), *number);
     Ok(TopicPartition { topic, number, mark, next, reads_again, end: *end })
 }
@@ -189,6 +192,11 @@ mod tests {
         assert_eq!(of(0, 42, 42).unwrap().from(), 42);
         assert_eq!(of(1, 10, 42).unwrap().from(), 42);
         assert_eq!(of(2, 0, 3).unwrap().from(), 0);
+        // Offset 41 has no message.
+        let rows = [row("t/0", "offset 41", "abc of offset 39")];
+        let of = |first| begin(&bounds(0, first, 50), "s", &rows, true).unwrap().from();
+        assert_eq!((of(39), of(40)), (39, 42));
+        let of = |number, first, end| begin(&bounds(number, first, end), "s", &rows, true);
         // A new partition of a known topic.
         assert_eq!(of(3, 7, 9).unwrap().next, 7);
         assert_eq!(begin(&bounds(0, 7, 9), "s", &[], true).unwrap().next, 9);
