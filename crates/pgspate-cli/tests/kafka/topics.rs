@@ -5,7 +5,7 @@ use insta::assert_snapshot;
 use crate::cluster::KafkaCluster;
 use crate::run::{finish, spawn};
 use crate::support::{LoadCase, redact};
-use crate::{apply_and_report, command, event, places, rows};
+use crate::{apply, apply_and_report, command, event, places, rows};
 
 const CREATE_T: &str = "create table t (id int primary key, v int)";
 
@@ -106,4 +106,28 @@ fn every_compression_is_read() {
         assert_eq!(report["events"], 50, "{compression}");
     }
     assert_eq!(case.value("select count(*) from t"), "200");
+}
+
+/// A stream is named after its first topic. Topics in another order are another stream, which would
+/// apply all messages again.
+#[test]
+fn topics_in_another_order_are_not_applied_again() {
+    let case = LoadCase::new(CREATE_T);
+    let cluster = KafkaCluster::new(&[("a", 1), ("b", 2)]);
+    cluster.put("a", 0, &event(1, 1));
+    cluster.put("b", 1, &event(2, 1));
+    cluster.flush();
+    apply_and_report(&case, &cluster, "a,b", "");
+    let refusal = apply(&case, &cluster, "b,a", "").refusal();
+    assert!(refusal.contains("was applied as part of stream \"topic a\""), "{refusal}");
+    for (topics, args) in [("b", ""), ("b,a", "--plan")] {
+        let run = apply(&case, &cluster, topics, args);
+        assert!(run.stderr.contains("was applied as part of stream"), "{}", run.stderr);
+    }
+    let mut continued = command(&case, &cluster, "b,a", "--json --quiet --stream");
+    let run = finish(spawn(continued.arg("topic a")));
+    let report: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!((&report["events_before"], &report["events"]), (&2.into(), &0.into()));
+    assert_eq!(apply_and_report(&case, &cluster, "a", "")["events"], 0);
+    assert_eq!(apply_and_report(&case, &cluster, "b,a", "--stream own")["events"], 2);
 }

@@ -76,7 +76,7 @@ pub use member::{
     ArrayExtent, FleetMember, MemberCounts, MemberEntry, MemberTarget, OpenMember, generation_sort,
 };
 pub use open::{OpenOptions, OpenOutcome, open_job};
-pub use partitions::{PartitionMove, read_partitions};
+pub use partitions::{PartitionMove, find_stream_of_topics, read_partitions};
 pub use record_writers::{
     KEYS_DROPPED, check_no_dropped_keys_for_writers, exclude_record_writers, join_record_writers,
 };

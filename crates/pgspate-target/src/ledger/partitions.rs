@@ -11,7 +11,7 @@ use tokio_postgres::types::ToSql;
 use super::StreamPosition;
 use super::job::ledger_error;
 use super::stream::AppliedStream;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, TypedQuery};
 
 /// The move of one partition's position by a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,6 +93,28 @@ impl AppliedStream {
              starts at the positions in the ledger.",
         ))
     }
+}
+
+/// Returns the stream other than `name` that has applied messages of one of `topics`, and this
+/// topic. Topics of which stream `name` has positions do not count. Only streams that are named
+/// after their first topic count: the user distinguishes the others.
+pub async fn find_stream_of_topics(
+    client: &Client,
+    name: &str,
+    topics: &[String],
+) -> Result<Option<(String, String)>> {
+    if !super::schema::check_exists(client).await? {
+        return Ok(None);
+    }
+    let sql = "select stream, topic from pgspate.stream as other cross join lateral \
+               regexp_replace(partition, '/[0-9]+$', '') as topic \
+               where stream <> $1 and stream like 'topic %' and partition <> '' \
+               and topic = any($2) and not exists (select from pgspate.stream as own \
+               where own.stream = $1 and own.partition = other.partition) \
+               order by updated desc, partition limit 1";
+    let row = client.fetch_opt(sql, &[&name, &topics.to_vec()]).await;
+    let row = row.map_err(|error| super::schema::with_grant_hint(ledger_error()(error)))?;
+    Ok(row.map(|row| (row.get(0), row.get(1))))
 }
 
 /// Reads the positions of all partitions of a stream from the ledger, by name.

@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 
 use super::options::ApplyOptions;
 use super::route::{Router, TableMap};
-use super::stream_origin::{StreamOrigin, check_files_are_new, find_origin, stream_name};
+use super::stream_origin::{StreamOrigin, check_sources_are_new, find_origin, stream_name};
 use crate::Result;
 use crate::source::Input;
 use pgspate_replication::kafka::{KafkaTopics, TopicPartition};
@@ -60,7 +60,7 @@ pub fn plan(options: &ApplyOptions, dsn: Dsn, runtime: &Handle) -> Result<ApplyP
     let found = find_origin(options, runtime)?;
     let stream = stream_name(options, &found)?;
     let mark = runtime.block_on(read_position_in_ledger(&dsn, &stream))?;
-    runtime.block_on(check_files_are_new(options, &found, &stream, &mark, &dsn))?;
+    runtime.block_on(check_sources_are_new(options, &found, &stream, &mark, &dsn))?;
     let slot = match found {
         StreamOrigin::Slot(slot) => *slot,
         StreamOrigin::Inputs(inputs) => {

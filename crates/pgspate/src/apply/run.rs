@@ -72,7 +72,7 @@ pub fn prepare(options: ApplyOptions, dsn: Dsn, runtime: &Handle) -> Result<Appl
     };
     let mark = runtime.block_on(read_position_in_ledger(&settings.dsn, &stream))?;
     let check =
-        stream_origin::check_files_are_new(&options, &origin, &stream, &mark, &settings.dsn);
+        stream_origin::check_sources_are_new(&options, &origin, &stream, &mark, &settings.dsn);
     runtime.block_on(check)?;
     if let StreamOrigin::Slot(slot) = &origin {
         SlotStart::choose(slot, &mark, options.creates_slot, options.copies_rows)?;

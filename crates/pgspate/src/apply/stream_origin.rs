@@ -84,23 +84,45 @@ pub(super) fn stream_name(options: &ApplyOptions, origin: &StreamOrigin) -> Resu
     })
 }
 
-/// Refuses files of another stream. If the first file of a stream is missing, the next file would
-/// begin a new stream. The events of all files would then be applied again.
+/// Refuses files and topics of another stream. Streams that the user has named are not checked.
 ///
 /// # Errors
-/// [`ErrorKind::Ledger`] if the ledger does not know the stream, and another stream was last read
-/// from one of the files. Streams that the user has named are not checked.
-pub(super) async fn check_files_are_new(
+/// [`ErrorKind::Ledger`] if another stream has applied one of the files or topics.
+pub(super) async fn check_sources_are_new(
     options: &ApplyOptions,
     origin: &StreamOrigin,
     stream: &str,
     mark: &StreamPosition,
     dsn: &Dsn,
 ) -> Result<()> {
-    let StreamOrigin::Inputs(inputs) = origin else { return Ok(()) };
-    if options.stream.is_some() || *mark != StreamPosition::default() {
-        return Ok(());
+    match origin {
+        _ if options.stream.is_some() => Ok(()),
+        StreamOrigin::Inputs(inputs) if *mark == StreamPosition::default() => {
+            check_files_are_new(inputs, stream, dsn).await
+        }
+        StreamOrigin::KafkaTopics(topics) => check_topics_are_new(topics, stream, dsn).await,
+        StreamOrigin::Inputs(_) | StreamOrigin::Slot(_) => Ok(()),
     }
+}
+
+/// Refuses topics of another stream. If the topics are named in another order, their stream has
+/// another name. All messages would then be applied again.
+async fn check_topics_are_new(topics: &kafka::KafkaTopics, stream: &str, dsn: &Dsn) -> Result<()> {
+    let connection = dsn.connect("pgspate apply").await?;
+    let found = ledger::find_stream_of_topics(&connection.client, stream, topics.names()).await;
+    connection.close().await;
+    let Some((other, topic)) = found? else { return Ok(()) };
+    let message = format!("topic \"{topic}\" was applied as part of stream \"{other}\"");
+    Err(Error::new(ErrorKind::Ledger, message).hint(format!(
+        "A stream is named after its first topic. Add `--stream '{other}'`, which continues that \
+         stream. `--stream` with another name begins a stream of its own, which applies the topics \
+         from their beginning."
+    )))
+}
+
+/// Refuses files of another stream. If the first file of a stream is missing, the next file would
+/// begin a new stream. The events of all files would then be applied again.
+async fn check_files_are_new(inputs: &[Input], stream: &str, dsn: &Dsn) -> Result<()> {
     let files: Vec<String> =
         inputs.iter().filter(|it| it.has_file_name()).map(Input::full_name).collect();
     let connection = dsn.connect("pgspate apply").await?;
