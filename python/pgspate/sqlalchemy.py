@@ -261,12 +261,13 @@ def sync(
     sync_options["ignore_columns"] = model_table.column_names(ignore_columns)
     if within is None:
         rows = without_pending(rows)
+    connection = None
     with _without_warnings_of(rows):
         if within is not None:
             # The flush gives keys to new objects of the session, so they are read after it.
             connection, table = _connection_and_table(within, model_table)
         columns, tuples = model_table.columns_and_tuples(_checked_rows(rows, "sync"))
-    if within is None:
+    if within is None or connection is None:
         return _calls.sync(tuples, table, columns=columns or None, **sync_options)
     # The engine makes the script over another connection, where the name may mean another table.
     table, oid = qualified_name_and_oid(connection, table)
