@@ -12,6 +12,8 @@ from sqlalchemy.dialects.postgresql.base import PGDialect
 from sqlalchemy.exc import NoInspectionAvailable
 from sqlalchemy.orm.attributes import instance_dict, instance_state
 from sqlalchemy.orm.exc import DetachedInstanceError
+from sqlalchemy.sql import visitors
+from sqlalchemy.sql.expression import ColumnClause
 
 from ._errors import ConversionError, UsageError
 from ._mapper_values import MapperValue
@@ -33,6 +35,20 @@ class WrittenColumn(NamedTuple):
     convert: Callable[[Any], Any] | None
     make_default: Callable[[_RowContext], Any] | None
     replaces_none: bool = False
+
+
+def refuse_other_tables(expression: Any, table: sa.FromClause) -> None:
+    """Refuses a scope with columns of other tables, as it is written without names of tables."""
+    parts = list(visitors.iterate(expression))
+    tables = [it.table for it in parts if isinstance(it, ColumnClause)]
+    if any(isinstance(it, sa.SelectBase) for it in parts):
+        found = "a subquery, whose columns would lose the names of their tables"
+    elif any(it is not None and it != table for it in tables):
+        found = "columns of another table, which would lose its name"
+    else:
+        return
+    hint = "Give the scope as SQL in a text, or the values: `Model.id.in_([...])`."
+    raise UsageError(f"`scope=` has {found}", hint=hint)
 
 
 class _RowContext:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy.exc import NoInspectionAvailable, SAWarning
 from sqlalchemy.orm.attributes import instance_dict
-from sqlalchemy.sql import visitors
 
 from . import _calls, _pgspate
 from ._caller_transaction import (
@@ -37,6 +36,7 @@ from ._model_tuples import (
     is_made_by_server,
     is_new,
     refuse_columns,
+    refuse_other_tables,
     refuse_repeated,
     stored_values,
     tuple_maker,
@@ -458,10 +458,7 @@ class _ModelTable:
             message = f"`scope=` is an object of class {type(expression).__name__}"
             hint = "Give an expression over the model's columns, SQL as text, or \"all\"."
             raise UsageError(message, hint=hint)
-        if any(isinstance(it, sa.SelectBase) for it in visitors.iterate(expression)):
-            message = "`scope=` has a subquery, whose columns would lose the names of their tables"
-            hint = "Give the scope as SQL in a text, or the values: `Model.id.in_([...])`."
-            raise UsageError(message, hint=hint)
+        refuse_other_tables(expression, self.table)
         literal = {"literal_binds": True, "include_table": False}
         return str(expression.compile(dialect=self.dialect, compile_kwargs=literal))
 

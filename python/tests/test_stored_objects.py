@@ -92,6 +92,24 @@ def test_a_scope_with_a_subquery_is_refused(session, scope, within):
     assert (report.updated, report.deleted) == (1, 1)
 
 
+@pytest.mark.parametrize("within", [False, True])
+@pytest.mark.parametrize(
+    "scope",
+    [
+        Site.id == 1,
+        orm.aliased(Meter).id == 1,
+        sa.and_(Meter.site_id == Site.id, Meter.id > 0),
+    ],
+)
+def test_a_scope_over_another_table_is_refused(session, scope, within):
+    before = stored(session)
+    more = {"within": session} if within else {}
+    with pytest.raises(pgspate.UsageError, match="`scope=` has columns of another table"):
+        pgspate.sqlalchemy.sync(session, Meter, [], scope=scope, allow_empty=True,
+                                max_delete="100%", **more)
+    assert stored(session) == before
+
+
 @pytest.mark.parametrize("form", [list, iter])
 @pytest.mark.parametrize("within", [False, True])
 @pytest.mark.parametrize("left_out", ["deferred", "load_only", "expired", "one expired"])

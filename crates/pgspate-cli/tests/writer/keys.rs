@@ -33,6 +33,22 @@ fn kind(error: &Error) -> ErrorKind {
 }
 
 #[test]
+fn a_column_of_any_name_is_returned() {
+    let scene = WriterScene::new(
+        "create type pair as (id int, name text); \
+         create table t (id int generated always as identity, r pair, t int)",
+    );
+    for (returned, expected) in [
+        (&["id"][..], "{\"id\":1}"),
+        (&["r", "t"][..], "{\"r\":{\"id\":9,\"name\":\"a\"},\"t\":5}"),
+    ] {
+        let request = returning(into("t", &["r", "t"]), returned);
+        let written = send(&scene, &request, expected, &[record(&["(9,a)", "5"])]).unwrap();
+        assert_eq!(written.returned, [expected]);
+    }
+}
+
+#[test]
 fn a_call_that_is_sent_again_gets_the_same_answer() {
     let scene = WriterScene::new(
         "create table t (id int generated always as identity, name text, at timestamp)",

@@ -424,7 +424,8 @@ fn returned_sql(request: &InsertRequest, table: &TargetTable) -> Option<String> 
     let names = returned_names(request, table);
     let names: Vec<String> =
         names.iter().map(|name| format!("{ALIAS}.{}", quote_ident(name))).collect();
-    Some(format!("(select pg_catalog.row_to_json(r)::text from (select {}) r)", names.join(", ")))
+    // `r` alone would be a column of this name.
+    Some(format!("(select pg_catalog.row_to_json(r.*)::text from (select {}) r)", names.join(", ")))
 }
 
 /// Returns the names of the returned columns. `*` stands for all columns.
