@@ -154,8 +154,8 @@ pg_catalog.hashtextextended(pg_catalog.concat_ws(';',
   exists (select from pg_catalog.pg_inherits h where h.inhparent operator(pg_catalog.=) c.oid))
     collate pg_catalog.\"C\", 0)::pg_catalog.text";
 
-/// Returns a condition: a table of `$1` has another fingerprint than the one at the same place in
-/// `$2`. A dropped table has.
+/// Returns a query for `wanted` of the tables of `$1` that have another fingerprint than the one at
+/// the same place in `$2`. A dropped table has.
 fn altered_tables_sql(wanted: &str) -> String {
     format!(
         "select {wanted} from unnest($1::pg_catalog.oid[], $2::pg_catalog.text[]) c(oid, known) \
@@ -163,8 +163,8 @@ fn altered_tables_sql(wanted: &str) -> String {
     )
 }
 
-/// Returns a statement that the server refuses with [`SqlState::DIVISION_BY_ZERO`] if a table was
-/// altered. Its parameters are [`known_definitions`].
+/// Returns a statement that the server refuses, as a division by zero, if a table was altered. Its
+/// parameters are [`known_definitions`].
 pub fn refuse_altered_tables_sql() -> String {
     let altered = altered_tables_sql("");
     format!("select 1 operator(pg_catalog./) case when exists ({altered}) then 0 else 1 end")
