@@ -178,8 +178,8 @@ fn unit_of_time(count: i64, modes: &ConnectorModes) -> Result<TimeUnit> {
 /// Reads a timestamp without a schema, counted in `unit`, or else in microseconds.
 ///
 /// # Errors
-/// If `unit` is unknown and the count could have another unit, or if the time is after the year
-/// 9999, so that `unit` is likely to be wrong.
+/// If `unit` is unknown and the count could have another unit. If `unit` is known and the time is
+/// after the year 9999: then `unit` is likely to be wrong.
 fn read_timestamp_without_schema(count: i64, unit: Option<TimeUnit>, zone: &str) -> Result<String> {
     // As microseconds, this range is from 1978 to the year 5138. Milliseconds are below the range
     // until the year 9999, and nanoseconds above it from 1973 on.

@@ -1,8 +1,8 @@
 //! Refuses quotes and `\N` in an input whose sample shows neither.
 //!
 //! In tsv a quote may enclose fields or be part of them, and `\N` may stand for NULL or be text.
-//! Files differ, and a wrong guess would join rows or store other values. So the first such record
-//! ends the load.
+//! Files differ, and a wrong guess would join rows or store other values. So such a record is
+//! refused.
 
 use super::row::IndexedRecord;
 use crate::format::sniff::UnseenMarks;
