@@ -207,8 +207,9 @@ def _compare(run: Any, script: dict[str, Any]) -> dict[str, Any]:
         run(sql)
     deleted, updated, inserted = run(script["count"]).one()
     kept = rows - inserted
-    percent = script["max_delete"]
-    _pgspate.refuse_sync("deletes", [deleted, deleted + kept], max_delete_percent=percent)
+    if rows > 0:
+        percent = script["max_delete"]
+        _pgspate.refuse_sync("deletes", [deleted, deleted + kept], max_delete_percent=percent)
     return {
         "table": script["table"],
         "rows_in": rows,

@@ -312,7 +312,7 @@ def sync(
 
     Safety:
         max_delete: Fail if the sync would delete a larger share of the scope, in percent.
-        allow_empty: Allow data without rows, which empties the scope.
+        allow_empty: Allow data without rows, which empties the scope whatever `max_delete=` says.
         retry_for: Seconds to retry after a deadlock, a serialization failure or a lost connection.
         stall_timeout: Seconds without data from the server before a connection counts as stalled.
         lock_timeout: Seconds to wait for a lock of another session; 0 waits without limit.

@@ -49,7 +49,7 @@ def frame_data(
             raise UsageError(f'the data frame has two columns "{column}"', hint=hint)
     if columns != list(frame.columns):
         frame = frame.set_axis(columns, axis=1)
-    frame = _without_object_categories(frame)
+    frame = _with_plain_values(frame)
     is_plain = [_is_plain(frame.iloc[:, nth], column) for nth, column in enumerate(columns)]
     arrow = _arrow_columns(frame, is_plain)
     is_arrow = [column is not None for column in arrow or columns]
@@ -82,22 +82,28 @@ def _with_index_columns(frame: Any, index: bool | None) -> Any:
     return frame.reset_index(names=names, allow_duplicates=True)
 
 
-def _without_object_categories(frame: Any) -> Any:
-    """Returns the frame with the values of categories that are objects, in place of categories.
+def _with_plain_values(frame: Any) -> Any:
+    """Returns the frame with plain columns in place of sparse ones and of some categories.
 
-    pyarrow would change some of these values, such as `UUID` and `Decimal`.
+    pyarrow refuses sparse columns. It would change some categories that are objects, such as `UUID`
+    and `Decimal`.
     """
+    from pandas import SparseDtype
     from pandas.api.types import infer_dtype
 
     made = None
     for nth in range(frame.shape[1]):
         values = frame.iloc[:, nth]
         categories = getattr(values.dtype, "categories", None)
-        if categories is None or categories.dtype != object:
+        if isinstance(values.dtype, SparseDtype):
+            plain = values.sparse.to_dense()
+        elif (categories is not None and categories.dtype == object
+                and infer_dtype(categories, skipna=False) not in _PLAIN_KINDS):
+            plain = values.astype(object)
+        else:
             continue
-        if infer_dtype(categories, skipna=False) not in _PLAIN_KINDS:
-            made = frame.copy(deep=False) if made is None else made
-            made.isetitem(nth, values.astype(object))
+        made = frame.copy(deep=False) if made is None else made
+        made.isetitem(nth, plain)
     return frame if made is None else made
 
 
@@ -112,7 +118,7 @@ def _is_plain(values: Any, column: str) -> bool:
     dtype = values.dtype if categories is None else categories.dtype
     if categories is not None or dtype != object:
         kind = str(dtype).partition("[")[0].lower()
-        if kind in ("period", "interval", "sparse", "complex64", "complex128"):
+        if kind in ("period", "interval", "complex64", "complex128"):
             message = f'column "{column}" has the dtype {dtype}, which cannot be loaded'
             raise ConversionError(message, hint=_convert_hint(column), place={"column": column})
         return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import count
+from os import PathLike
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -49,6 +50,15 @@ def refuse_other_tables(expression: Any, table: sa.FromClause) -> None:
         return
     hint = "Give the scope as SQL in a text, or the values: `Model.id.in_([...])`."
     raise UsageError(f"`scope=` has {found}", hint=hint)
+
+
+def with_array_casts(expression: Any) -> Any:
+    """Returns the expression with arrays cast to their types. A literal has no type of its own."""
+    def cast_array(part: Any, **_: Any) -> Any:
+        is_array = isinstance(part, sa.BindParameter) and isinstance(part.type, sa.ARRAY)
+        return sa.cast(part, part.type) if is_array and not part.expanding else None
+
+    return visitors.replacement_traverse(expression, {}, cast_array)
 
 
 class _RowContext:
@@ -215,8 +225,12 @@ def _conversion_error(name: str, row: int, error: Exception) -> ConversionError:
     )
 
 
-def refuse_columns(options: Mapping[str, Any]) -> None:
-    """Raises an error for the option `columns`, which calls for models do not have."""
+def refuse_other_input(rows: Any, options: Mapping[str, Any]) -> None:
+    """Raises an error for files, data frames and `columns=`, which calls for models do not have."""
+    if isinstance(rows, (str, bytes, PathLike)) or hasattr(rows, "__arrow_c_stream__"):
+        message = f"the rows are an object of class {type(rows).__name__}"
+        hint = "Give objects of the model or dicts. Load files and data frames with `pgspate.load`."
+        raise UsageError(message, hint=hint)
     if "columns" in options:
         message = "the columns are those of the model, and not those of `columns=`"
         raise UsageError(message, hint="Give each row only the attributes to write.")

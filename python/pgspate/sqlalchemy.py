@@ -35,12 +35,13 @@ from ._model_tuples import (
     is_loaded,
     is_made_by_server,
     is_new,
-    refuse_columns,
+    refuse_other_input,
     refuse_other_tables,
     refuse_repeated,
     stored_values,
     tuple_maker,
     value_dialect,
+    with_array_casts,
     written_column,
 )
 from ._related import (
@@ -138,7 +139,7 @@ def load(
         ['bolt', 'nut', 'washer']
     """
     refuse_asynchronous(within)
-    refuse_columns(options)
+    refuse_other_input(rows, options)
     model_table = _ModelTable(model)
     model_table.write_json_as(bind if within is None else within)
     if options.get("replace"):
@@ -245,7 +246,7 @@ def sync(
             if name in options:
                 raise UsageError(f"{name} has no effect within a transaction", hint=_OPTION_HINT)
     refuse_asynchronous(within)
-    refuse_columns(options)
+    refuse_other_input(rows, options)
     model_table = _ModelTable(model, changes_rows=not options.get("insert_only"))
     model_table.write_json_as(bind if within is None else within)
     refuse_shared_table(model_table.bind_arguments.get("mapper"))
@@ -460,7 +461,7 @@ class _ModelTable:
             raise UsageError(message, hint=hint)
         refuse_other_tables(expression, self.table)
         literal = {"literal_binds": True, "include_table": False}
-        return str(expression.compile(dialect=self.dialect, compile_kwargs=literal))
+        return str(with_array_casts(expression).compile(dialect=self.dialect, compile_kwargs=literal))
 
     def columns_and_tuples(
         self, rows: Iterable[Any]

@@ -435,3 +435,14 @@ def test_narrow_floats_have_their_own_digits_with_and_without_pyarrow(db, dsn, w
     pgspate.load(pandas.DataFrame({"n": values, "v": values, "f": values}), "t", to=dsn)
     found = stored(db, "select n::text, v, f::text from t order by n")
     assert found == [(str(number),) * 3, (None,) * 3]
+
+
+def test_sparse_columns_are_loaded_as_their_values(db, dsn, way):
+    db.execute("create table t (id int, a int, b float8, c bool)")
+    pgspate.load(pandas.DataFrame({
+        "id": range(3),
+        "a": pandas.arrays.SparseArray([0, 5, 0]),
+        "b": pandas.arrays.SparseArray([None, 1.5, None]),
+        "c": pandas.arrays.SparseArray([True, False, False]),
+    }), "t", to=dsn)
+    assert stored(db) == [(0, 0, None, True), (1, 5, 1.5, False), (2, 0, None, False)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pathlib
+
 import pytest
 
 import pgspate
@@ -108,6 +110,28 @@ def test_a_scope_over_another_table_is_refused(session, scope, within):
         pgspate.sqlalchemy.sync(session, Meter, [], scope=scope, allow_empty=True,
                                 max_delete="100%", **more)
     assert stored(session) == before
+
+
+class Tagged(Base):
+    __tablename__ = "tagged"
+
+    id = orm.mapped_column(sa.Integer, primary_key=True)
+    tags = orm.mapped_column(sa.ARRAY(sa.String(9)))
+
+
+@pytest.mark.parametrize("within", [False, True])
+@pytest.mark.parametrize(
+    "scope", [Tagged.tags == ["a", "b"], Tagged.tags == [], Tagged.tags.contains(["a"])]
+)
+def test_a_scope_compares_arrays_as_their_type(session, scope, within):
+    session.add_all([Tagged(id=1, tags=["a", "b"]), Tagged(id=2, tags=[])])
+    session.commit()
+    in_scope = session.scalars(sa.select(Tagged.id).where(scope)).all()
+    more = {"within": session} if within else {}
+    report = pgspate.sqlalchemy.sync(session, Tagged, [], scope=scope, allow_empty=True, **more)
+    assert report.deleted == len(in_scope) == 1
+    session.commit()
+    assert set(session.scalars(sa.select(Tagged.id))) == {1, 2} - set(in_scope)
 
 
 @pytest.mark.parametrize("form", [list, iter])
@@ -246,6 +270,11 @@ def test_columns_and_sessions_of_asyncio_are_refused(session):
 def test_results_of_queries_and_frames_are_no_rows_of_a_model(session):
     pandas = pytest.importorskip("pandas")
     mappings = session.execute(sa.select(Site.id, Site.city)).mappings().all()
-    for rows in (mappings, pandas.DataFrame({"id": [7]}), [pandas.DataFrame({"id": [7]})]):
+    frame = pandas.DataFrame({"id": [7]})
+    for rows in (mappings, [frame]):
         with pytest.raises(pgspate.UsageError, match="neither a dict nor a mapped object"):
             pgspate.sqlalchemy.load(session, Site, rows)
+    for rows in (frame, "sites.csv", pathlib.Path("sites.csv")):
+        with pytest.raises(pgspate.UsageError, match="an object of class") as caught:
+            pgspate.sqlalchemy.sync(session, Site, rows, scope="all")
+        assert "`pgspate.load`" in caught.value.hint

@@ -31,6 +31,11 @@ impl SourceNames {
         self.shown.write().unwrap_or_else(PoisonError::into_inner).push(name);
     }
 
+    /// Returns whether no name follows this one.
+    pub fn is_last(&self, nth: u32) -> bool {
+        self.shown.read().unwrap_or_else(PoisonError::into_inner).len() == nth as usize + 1
+    }
+
     fn get(&self, nth: u32) -> Option<String> {
         self.shown.read().unwrap_or_else(PoisonError::into_inner).get(nth as usize).cloned()
     }

@@ -33,17 +33,20 @@ pub async fn suggest_table(client: &Client, name: &str, error: Error) -> Error {
     }
 }
 
-/// Returns the table of the row that is most similar to `name`, as the user would write it.
+/// Returns the table of the row that is most similar to `name`, as the user would write it. Quotes
+/// do not count, because `MC` without quotes may mean the table `"MC"`.
 fn similar_table(name: &str, row: &Row) -> Option<String> {
     let tables: Vec<String> = row.get(0);
     // A name in SQL, the bare name, and the name with its schema.
     let tables: Vec<Vec<&str>> = tables.iter().map(|table| table.split('\n').collect()).collect();
-    let spelled = |nth: usize| tables.iter().filter_map(move |table| table.get(nth).copied());
-    let found = nearest(name, spelled(0)).or_else(|| nearest(name, spelled(2)));
-    found.map(str::to_owned).or_else(|| {
-        // The table may be in a schema that is not in the search path.
-        let bare = nearest(name, spelled(1))?;
-        let table = tables.iter().find(|table| table.get(1) == Some(&bare))?;
-        table.first().map(|table| (*table).to_owned())
+    let unquoted = |name: &str| name.replace('"', "");
+    let name = unquoted(name);
+    // The table may be in a schema that is not in the search path, so the bare name comes last.
+    [(0, 0), (2, 2), (1, 0)].into_iter().find_map(|(compared, written)| {
+        let spelled: Vec<String> =
+            tables.iter().map(|it| unquoted(it.get(compared).unwrap_or(&""))).collect();
+        let found = nearest(&name, spelled.iter().map(String::as_str))?;
+        let at = spelled.iter().position(|it| it == found)?;
+        tables.get(at)?.get(written).map(|table| (*table).to_owned())
     })
 }

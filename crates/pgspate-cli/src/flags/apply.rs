@@ -10,7 +10,10 @@ use pgspate::apply::{ApplyOptions, AtEnd, EventFormat, SourceTable, UnknownColum
 
 use super::reading::byte;
 use super::shared::{CommonArgs, limits, output, plan, source_option, sources, target};
-use super::{CommandFlags, Flag, choice, names, part, switch, text, under, value, values};
+use super::{
+    CommandFlags, Flag, choice, column_names, part, split_outside_quotes, switch, text, under,
+    value, values,
+};
 
 /// The arguments of `pgspate apply`.
 #[derive(Default)]
@@ -74,6 +77,10 @@ fn stream() -> Vec<Flag<ApplyOptions>> {
     ]
 }
 
+fn table_names(list: String) -> Vec<String> {
+    split_outside_quotes(&list).into_iter().map(str::to_owned).collect()
+}
+
 /// Returns the flags that choose events and their tables.
 fn tables() -> Vec<Flag<ApplyOptions>> {
     let unknown_columns = choice([
@@ -85,7 +92,10 @@ fn tables() -> Vec<Flag<ApplyOptions>> {
         values("map", "FROM=TO", text(), |it: &mut ApplyOptions, maps| it.maps = maps).help(
             "Apply the events of one table to another; `*` on both sides stands for the same text",
         ),
-        names("tables", "TABLES", |it: &mut ApplyOptions, names| it.tables = names).help(
+        values("tables", "TABLES", text().map(table_names), |it: &mut ApplyOptions, names| {
+            it.tables = names.concat();
+        })
+        .help(
             "Apply the events of these tables only, as the stream names them; `*` stands for any \
              text",
         ),
@@ -217,7 +227,7 @@ fn debezium() -> Vec<Flag<DecodeOptions>> {
 
 fn dms() -> Vec<Flag<DecodeOptions>> {
     vec![
-        names("dms-columns", "COLUMNS", |it: &mut DecodeOptions, names| {
+        column_names("dms-columns", "COLUMNS", |it: &mut DecodeOptions, names| {
             it.dms.columns = Some(names)
         })
         .with(|arg| arg.conflicts_with("dms-header"))

@@ -140,13 +140,34 @@ fn values<T, P: TypedValueParser>(
     Flag { arg: arg.action(ArgAction::Append), set: Box::new(set) }
 }
 
-/// Returns a flag with a list of names separated by commas.
-fn names<T>(
+/// Returns a flag with a list of column names separated by commas. A name that contains a comma is
+/// in double quotes, with its own double quotes doubled.
+fn column_names<T>(
     flag: &'static str,
     name: &'static str,
     set: impl Fn(&mut T, Vec<String>) + 'static,
 ) -> Flag<T> {
-    values(flag, name, text(), set).with(|arg| arg.value_delimiter(','))
+    values(flag, name, text().map(|list| split_column_names(&list)), move |it, names| {
+        set(it, names.into_iter().flatten().collect());
+    })
+}
+
+fn split_column_names(list: &str) -> Vec<String> {
+    let unquoted = |name: &str| {
+        let quoted = name.strip_prefix('"').and_then(|name| name.strip_suffix('"'));
+        quoted.map_or_else(|| name.to_owned(), |name| name.replace("\"\"", "\""))
+    };
+    split_outside_quotes(list).into_iter().map(unquoted).collect()
+}
+
+/// Splits a list at its commas, except within double quotes.
+fn split_outside_quotes(list: &str) -> Vec<&str> {
+    let mut is_quoted = false;
+    let is_delimiter = |letter: char| {
+        is_quoted ^= letter == '"';
+        letter == ',' && !is_quoted
+    };
+    list.split(is_delimiter).collect()
 }
 
 /// Converts flags that set a field of `T` into flags that set this field of the `T` within `O`.
@@ -190,6 +211,18 @@ mod tests {
     use pgspate_doctor::doctor;
 
     use super::*;
+
+    #[test]
+    fn names_are_split_at_commas_outside_quotes() {
+        for (list, names) in [
+            ("a,b", &["a", "b"][..]),
+            (r#""a,b",c"#, &["a,b", "c"]),
+            (r#""say ""hi"", bob",5" pipe"#, &[r#"say "hi", bob"#, r#"5" pipe"#]),
+            ("", &[""]),
+        ] {
+            assert_eq!(split_column_names(list), names, "{list}");
+        }
+    }
 
     fn asked<T: CommandFlags>(words: &[&str]) -> T {
         crate::parse(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>()).unwrap()

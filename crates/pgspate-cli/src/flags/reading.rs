@@ -8,7 +8,7 @@ use pgspate::format::sniff::Format;
 use pgspate::reading::ReadingOptions;
 
 use super::shared::source_option;
-use super::{Flag, choice, names, part, switch, text, under, value, values};
+use super::{Flag, choice, column_names, part, switch, text, under, value, values};
 
 pub(super) fn reading() -> Vec<Flag<ReadingOptions>> {
     let mut flags = dialect();
@@ -43,9 +43,11 @@ fn dialect() -> Vec<Flag<ReadingOptions>> {
             ),
         value("null", "STRING", text(), |it: &mut ReadingOptions, null| it.read.null = Some(null))
             .help("Read this unquoted field as NULL"),
-        names("force-null", "COLUMNS", |it: &mut ReadingOptions, names| it.rows.force_null = names)
-            .help("Read the NULL string as NULL in these columns even if it is quoted"),
-        names("force-not-null", "COLUMNS", |it: &mut ReadingOptions, names| {
+        column_names("force-null", "COLUMNS", |it: &mut ReadingOptions, names| {
+            it.rows.force_null = names
+        })
+        .help("Read the NULL string as NULL in these columns even if it is quoted"),
+        column_names("force-not-null", "COLUMNS", |it: &mut ReadingOptions, names| {
             it.rows.force_not_null = names
         })
         .help("Read the NULL string as a string in these columns"),
@@ -67,8 +69,10 @@ fn dialect() -> Vec<Flag<ReadingOptions>> {
 /// Returns the flags for the columns that the fields go to.
 fn columns() -> Vec<Flag<ReadingOptions>> {
     vec![
-        names("columns", "COLUMNS", |it: &mut ReadingOptions, names| it.rows.columns = Some(names))
-            .help("Write the fields to these columns, in the order of the fields"),
+        column_names("columns", "COLUMNS", |it: &mut ReadingOptions, names| {
+            it.rows.columns = Some(names)
+        })
+        .help("Write the fields to these columns, in the order of the fields"),
         values("set", "COLUMN=VALUE", constant, |it: &mut ReadingOptions, constants| {
             it.rows.constants = constants
         })

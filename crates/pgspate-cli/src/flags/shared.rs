@@ -12,7 +12,7 @@ use pgspate::source;
 use pgspate::{Error, ErrorKind, Result};
 
 use super::source_option::SourceOption;
-use super::{CommandFlags, Flag, choice, names, part, switch, text, under, value, values};
+use super::{CommandFlags, Flag, choice, column_names, part, switch, text, under, value, values};
 
 /// The arguments that concern the command and not the engine.
 #[derive(Default)]
@@ -107,8 +107,9 @@ pub(super) fn new_table(key_help: &'static str) -> Vec<Flag<NewTableOptions>> {
     let types = values("type", "COLUMN=TYPE", column_type, |it: &mut NewTableOptions, types| {
         it.types = types
     });
-    let key =
-        names("primary-key", "COLUMNS", |it: &mut NewTableOptions, names| it.primary_key = names);
+    let key = column_names("primary-key", "COLUMNS", |it: &mut NewTableOptions, names| {
+        it.primary_key = names
+    });
     let types = types.help("Give a created or added column this type, spelled as in SQL");
     vec![types, key.with(|arg| arg.requires("create")).help(key_help)]
 }

@@ -7,7 +7,7 @@ use pgspate::sync::{Scope, SyncOptions};
 use super::fleet::member;
 use super::reading::reading;
 use super::shared::{CommonArgs, files, limits, new_table, output, plan, table, target, when};
-use super::{CommandFlags, Flag, choice, names, part, switch, text, value};
+use super::{CommandFlags, Flag, choice, column_names, part, switch, text, value};
 
 /// The arguments of `pgspate sync`.
 #[derive(Default)]
@@ -66,10 +66,12 @@ fn creation() -> Vec<Flag<SyncOptions>> {
 /// Returns the flags that choose rows and what may be done to them.
 fn rows() -> Vec<Flag<SyncOptions>> {
     vec![
-        names("key", "COLUMNS", |it: &mut SyncOptions, names| it.key = names)
+        column_names("key", "COLUMNS", |it: &mut SyncOptions, names| it.key = names)
             .help("Identify rows by these columns; by default by the primary key"),
-        names("scope-by", "COLUMNS", |it: &mut SyncOptions, names| it.scope = Scope::By(names))
-            .help("Sync the rows whose values in these columns occur in the source"),
+        column_names("scope-by", "COLUMNS", |it: &mut SyncOptions, names| {
+            it.scope = Scope::By(names)
+        })
+        .help("Sync the rows whose values in these columns occur in the source"),
         value("scope", "PREDICATE", text(), |it: &mut SyncOptions, predicate| {
             it.scope = match predicate.trim() {
                 "all" => Scope::All,
@@ -81,7 +83,7 @@ fn rows() -> Vec<Flag<SyncOptions>> {
             .help("Update and insert rows, but delete none"),
         switch("insert-only", |it: &mut SyncOptions| it.scope = Scope::InsertOnly)
             .help("Insert missing rows only"),
-        names("ignore-columns", "COLUMNS", |it: &mut SyncOptions, names| it.ignored = names)
+        column_names("ignore-columns", "COLUMNS", |it: &mut SyncOptions, names| it.ignored = names)
             .help("Do not compare these columns; write them only if another column differs"),
         value(
             "keep",
@@ -131,7 +133,7 @@ fn writing() -> Vec<Flag<SyncOptions>> {
             ),
         switch("allow-empty", |it: &mut SyncOptions| it.may_empty = true)
             .under("Safety")
-            .help("Allow a source without rows to empty the scope"),
+            .help("Allow a source without rows to empty the scope, whatever --max-delete says"),
     ]
 }
 

@@ -290,3 +290,26 @@ fn the_error_for_an_unknown_format_names_the_keys_of_the_record() {
     apply_and_report(&case, &events, "--source-table t --stream flat");
     assert_eq!(rows(&case, "t"), "(1,1,) (2,1,) (3,1,)");
 }
+
+/// A line that is written in part is complete in a later run, so it is no dead letter. In a file
+/// before the last one it stays as it is.
+#[test]
+fn the_last_line_without_its_end_is_not_set_aside() {
+    let case = LoadCase::new(CREATE_T);
+    let lines = [plain(1, "1"), plain(2, "2")].join("\n");
+    let (half, _) = lines.split_at(lines.len() - 9);
+    case.put("s.ndjson", half);
+    let run = apply(&case, "s.ndjson --quiet --max-dead-letters 5");
+    assert!(run.stderr.contains("the input ends within a line"), "{}", run.stderr);
+    assert_eq!(rows(&case, "t"), "(1,1,n)");
+    case.put("s.ndjson", &lines);
+    apply(&case, "s.ndjson --quiet --max-dead-letters 5").success();
+    assert_eq!(rows(&case, "t"), "(1,1,n) (2,2,n)");
+
+    case.put("a.ndjson", half.replace(r#""id":1"#, r#""id":3"#));
+    case.put("b.ndjson", plain(4, "4"));
+    let files = "a.ndjson b.ndjson --stream other --quiet --max-dead-letters 5";
+    assert_eq!(apply(&case, files).status, Some(1));
+    assert_eq!(dead_letters(&case).lines().count(), 1);
+    assert_eq!(rows(&case, "t"), "(1,1,n) (2,2,n) (3,1,n) (4,4,n)");
+}

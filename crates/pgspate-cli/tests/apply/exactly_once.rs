@@ -316,8 +316,8 @@ fn transactions_of_the_source_are_not_split() {
 
     hint: The events of that transaction are not applied. Run the same command again when
           … the input is complete, or apply the incomplete transaction with `--at-end
-          … apply`. 2000 events of this run are committed, 2000 of the stream; the same
-          … command, run again, continues after them.
+          … apply`. 2000 events of this run are committed, 2000 of the stream; the next run
+          … continues after them.
     ");
     // The transactions that ended before the cut are applied. Their keys begin with a 9.
     assert_eq!(case.value("select count(*) from t where v < 2 and id > 5000"), "1900");

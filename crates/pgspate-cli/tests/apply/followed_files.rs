@@ -47,7 +47,7 @@ fn a_rotated_file_is_not_taken_for_the_applied_file() {
 
     hint: To continue, name the old file, under the name that it has now, and then the new
           … file, with `--stream [DIR]/s.ndjson`. 9 events of this run are committed, 9 of
-          … the stream; the same command, run again, continues after them.
+          … the stream; the next run continues after them.
     "#);
     let again = || apply(&case, "s.ndjson --follow --quiet").refusal();
     assert_snapshot!(again(), @"
@@ -88,7 +88,7 @@ fn a_file_that_is_cut_while_it_is_followed_is_refused() {
 
     hint: The file may only grow while it is read. Let log rotation rename it and create a
           … new file, instead of `copytruncate`. 9 events of this run are committed, 9 of
-          … the stream; the same command, run again, continues after them.
+          … the stream; the next run continues after them.
     "#);
     assert_eq!(case.value("select count(*) from t"), "9");
 }

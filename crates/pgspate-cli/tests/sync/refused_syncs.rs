@@ -52,12 +52,14 @@ fn mistyped_names_are_asked_about() {
     let case = new_case();
     case.put("t.csv", "id,kind,n\n1,a,1\n2,a,2\n");
     case.db.run("create table customers (id int primary key)");
+    case.db.run(r#"create table ma (id int); create table "MC" (id int)"#);
     for (args, question) in [
         ("t.csv --no-delete --key idd", "Did you mean column \"id\"?"),
         ("t.csv --no-delete --key Kind", "Did you mean column \"kind\"?"),
         ("t.csv --no-delete --ignore-columns knd", "Did you mean column \"kind\"?"),
         ("t.csv --scope-by kin", "Did you mean column \"kind\"?"),
         ("t.csv --no-delete --table custmers", "Did you mean table customers?"),
+        ("t.csv --no-delete --table MC", "Did you mean table \"MC\"?"),
     ] {
         let said = sync_and_expect_refusal(&case, args);
         assert!(said.contains(&format!("hint: {question}")), "{args}: {said}");
@@ -78,6 +80,17 @@ fn an_error_about_the_predicate_names_no_table_of_pgspate() {
 }
 
 #[test]
+fn a_scope_over_a_column_of_the_table_alone_is_refused() {
+    let case = new_case();
+    case.put("t.csv", "id,n\n1,1\n2,2\n");
+    for scope in ["--scope-by kind", "--scope kind='a'"] {
+        let said = sync_and_expect_refusal(&case, &format!("t.csv {scope}"));
+        assert!(said.contains("column \"kind\" of the scope is not in the source"), "{said}");
+        assert!(said.contains("`--set kind=...`"), "{said}");
+    }
+}
+
+#[test]
 fn a_source_without_rows_is_refused() {
     let case = new_case();
     case.put("t.csv", "id,kind,n\n");
@@ -87,7 +100,7 @@ fn a_source_without_rows_is_refused() {
 
     hint: Use `--allow-empty` if that is intended.
     ");
-    let all = "t.csv --scope all --header yes --allow-empty --max-delete 100%";
+    let all = "t.csv --scope all --header yes --allow-empty";
     assert_eq!(counts(&case, all), [0, 0, 10, 0]);
 }
 

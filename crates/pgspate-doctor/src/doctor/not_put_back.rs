@@ -5,7 +5,7 @@
 
 use super::context::{CheckContext, CheckResult};
 use super::finding::{Check, Finding};
-use crate::{Result, tune};
+use crate::{ErrorKind, Result, tune};
 use pgspate_base::numbers::thousands;
 use pgspate_target::ledger::{self, RecordedChange};
 use pgspate_target::shards::{LeftPrepared, list_prepared};
@@ -28,13 +28,13 @@ const SHOW_ALTER_SYSTEM: &str =
 pub(super) async fn check(context: &CheckContext<'_>) -> CheckResult {
     let mut found = Vec::new();
     if let Err(error) = collect(context, &mut found).await {
-        let role = pgspate_target::quote_ident(&context.rights.role).into_owned();
         let finding = NOT_PUT_BACK.cannot_see(error.to_string());
-        found.push(
-            finding
-                .remedy(format!("grant usage on schema pgspate to {role};"))
-                .remedy(format!("grant select on all tables in schema pgspate to {role};")),
-        );
+        found.push(match error.hint_text() {
+            Some(hint) if error.kind() == ErrorKind::Ledger => finding.advice(hint),
+            _ => finding
+                .remedy(context.grant_statement("usage on schema pgspate"))
+                .remedy(context.grant_statement("select on all tables in schema pgspate")),
+        });
     }
     match list_prepared(context.client).await {
         Ok(list) => found.extend(list.transactions.iter().filter_map(left_prepared)),

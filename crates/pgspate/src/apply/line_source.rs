@@ -173,6 +173,15 @@ fn replaced_error(input: &Input) -> Error {
     ))
 }
 
+/// A line of an input, without its end.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RecordLine<'a> {
+    pub(crate) bytes: &'a [u8],
+    pub(crate) place: InputLine,
+    /// Whether the input ends within the line, so that the line may be written in part only.
+    pub(crate) is_unterminated: bool,
+}
+
 /// Splits blocks into lines.
 #[derive(Debug, Default)]
 pub(crate) struct LineSplitter {
@@ -211,18 +220,18 @@ impl LineSplitter {
         self.at == self.buf.len()
     }
 
-    /// Returns the next whole line without its end, and its number.
-    pub(crate) fn next(&mut self) -> Option<(&[u8], InputLine)> {
+    /// Returns the next line. The rest of an input that has ended counts as a line.
+    pub(crate) fn next(&mut self) -> Option<RecordLine<'_>> {
         let start = self.at;
-        let end = match memchr::memchr(b'\n', &self.buf[self.searched..]) {
+        let (end, is_unterminated) = match memchr::memchr(b'\n', &self.buf[self.searched..]) {
             Some(found) => {
                 let end = self.searched + found;
                 self.at = end + 1;
-                end
+                (end, false)
             }
             None if self.ends && start < self.buf.len() => {
                 self.at = self.buf.len();
-                self.at
+                (self.at, true)
             }
             None => {
                 self.searched = self.buf.len();
@@ -231,11 +240,12 @@ impl LineSplitter {
         };
         self.searched = self.at;
         self.line.number += 1;
-        let mut line = &self.buf[start..end];
+        let mut bytes = &self.buf[start..end];
         if self.line.number == 1 {
-            line = line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line);
+            bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(bytes);
         }
-        Some((line.strip_suffix(b"\r").unwrap_or(line), self.line))
+        let bytes = bytes.strip_suffix(b"\r").unwrap_or(bytes);
+        Some(RecordLine { bytes, place: self.line, is_unterminated })
     }
 }
 
@@ -251,8 +261,10 @@ mod tests {
             let mut found = Vec::new();
             let mut take = |lines: &mut LineSplitter, block: InputBlock| {
                 lines.add(block).unwrap();
-                while let Some((line, event_place)) = lines.next() {
-                    found.push((String::from_utf8(line.to_vec()).unwrap(), event_place));
+                while let Some(RecordLine { bytes, place, is_unterminated }) = lines.next() {
+                    let text = String::from_utf8(bytes.to_vec()).unwrap();
+                    assert_eq!(is_unterminated, text == "last");
+                    found.push((text, place));
                 }
             };
             for input in 0..2 {

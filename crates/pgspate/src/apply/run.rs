@@ -282,8 +282,8 @@ fn hint_committed(error: Error, before: u64, committed: u64) -> Error {
     let events = counted(by_this_run, "event");
     let are = if by_this_run == 1 { "is" } else { "are" };
     error.hint_also(&format!(
-        "{events} of this run {are} committed, {committed} of the stream; the same command, run \
-         again, continues after them."
+        "{events} of this run {are} committed, {committed} of the stream; the next run continues \
+         after them."
     ))
 }
 

@@ -103,7 +103,8 @@ impl InputSample<'_> {
     ) -> Result<SniffedInputs> {
         let InputSample { input, bytes, options, .. } = *self;
         if bytes.is_empty() && options.read.format.is_none() {
-            let hint = "Name the format with `--format` to load an empty input as no rows.";
+            let hint = "Name the format with `--format` to load an empty input as no rows. A table \
+                        cannot be created from it.";
             return Err(with_input_name(
                 Error::new(ErrorKind::Source, "the input is empty").hint(hint),
                 input,

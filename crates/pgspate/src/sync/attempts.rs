@@ -327,8 +327,12 @@ async fn roll_back(sessions: &[LaneSession]) {
     drop(join_all(all).await);
 }
 
-/// Refuses to delete more of the scope than `--max-delete` allows.
+/// Refuses to delete more of the scope than `--max-delete` allows. `--allow-empty` allows a source
+/// without rows to delete all rows.
 fn check_max_delete(sync: &PreparedSync, report: &SyncReport) -> Result<()> {
+    if report.rows_in == 0 && sync.options.may_empty {
+        return Ok(());
+    }
     let deleted = report.deleted;
     let all = deleted + report.rows_in.saturating_sub(report.inserted);
     let max_percent = sync.options.max_delete;

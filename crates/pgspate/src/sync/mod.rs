@@ -44,7 +44,7 @@ use crate::load::add_columns::{ColumnsToAdd, added_meanwhile_error};
 use crate::plan::AutoChoice;
 use crate::reading::{self, InputOrigin, LoadWatch};
 use crate::stage::{self, keys, temp_space::TempSpace};
-use crate::{Error, ErrorKind, Result, did_you_mean};
+use crate::{Error, ErrorKind, Result};
 use ahead::{HeldSnapshot, TableExtent, TableReadAhead};
 use attempts::SyncAttempts;
 use columns::SyncColumns;
@@ -257,10 +257,7 @@ async fn classify_columns(staging: &Staging, options: &SyncOptions) -> Result<Sy
     if let Scope::By(names) = &options.scope {
         for name in names {
             if !staging.plan.columns.iter().any(|column| column.name == *name) {
-                let message = format!("column \"{name}\" of the scope is not in the source");
-                let written = staging.plan.columns.iter().map(|column| column.name.as_str());
-                return Err(Error::new(ErrorKind::Usage, message)
-                    .hint_if(did_you_mean("column", name, written)));
+                return Err(staging.missing_scope_column(name));
             }
         }
     }

@@ -212,11 +212,12 @@ async fn check_source(
         SyncRefusal::EmptySource.refuse("")?;
     }
     if let Some(sql) = statements.rows_outside_scope() {
-        let refused = || {
-            server_error("could not compare the source with the predicate of `--scope`".to_owned())
+        let refused = |error| {
+            let message = "could not compare the source with the predicate of `--scope`";
+            sync.staging.explain_scope_error(server_error(message.to_owned())(error))
         };
-        statements.planned(client).allow_nested_loop(&sql).await.map_err(refused())?;
-        let row = client.query_one(&sql, &[]).await.map_err(refused())?;
+        statements.planned(client).allow_nested_loop(&sql).await.map_err(refused)?;
+        let row = client.query_one(&sql, &[]).await.map_err(refused)?;
         SyncRefusal::OutsideScope { outside: count_at(&row, 0), taken: count_at(&row, 1) }
             .refuse("")?;
     }

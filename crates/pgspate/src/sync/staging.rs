@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::runtime::Handle;
+use tokio_postgres::error::SqlState;
 
 use super::SyncOptions;
 use super::ahead::TableReadAhead;
@@ -28,7 +29,7 @@ use crate::reading::{
 };
 use crate::stage::known_rows::KnownRowFilter;
 use crate::stage::{self, StageTable};
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, did_you_mean};
 use pgspate_target::connect::{Connection, Dsn};
 use pgspate_target::ledger::check_no_dropped_keys;
 use pgspate_target::session::ReconnectBackoff;
@@ -134,6 +135,37 @@ impl Staging {
             table_bytes: 0,
         };
         Ok((staging, created))
+    }
+
+    /// Returns the error for a column of the scope that the source does not have.
+    pub(super) fn missing_scope_column(&self, name: &str) -> Error {
+        let message = format!("column \"{name}\" of the scope is not in the source");
+        let is_in_table = self.table.columns.iter().any(|column| column.name == name);
+        let hint = if is_in_table {
+            Some(format!("Give the rows of the source a value with `--set {name}=...`."))
+        } else {
+            did_you_mean("column", name, self.plan.columns.iter().map(|it| it.name.as_str()))
+        };
+        Error::new(ErrorKind::Usage, message).hint_if(hint)
+    }
+
+    /// Explains the server's error about a predicate of `--scope` that was tried on the source,
+    /// if the predicate has a column that only the table has.
+    pub(super) fn explain_scope_error(&self, error: Error) -> Error {
+        let is_staged = |name: &str| self.plan.columns.iter().any(|it| it.name == name);
+        let messages = error.messages();
+        let is_unknown = |name: &str| {
+            let quoted = format!("\"{name}\"");
+            messages.iter().any(|message| message.contains(&quoted))
+        };
+        let missing =
+            self.table.columns.iter().find(|it| !is_staged(&it.name) && is_unknown(&it.name));
+        match missing {
+            Some(column) if error.sqlstate() == Some(&SqlState::UNDEFINED_COLUMN) => {
+                self.missing_scope_column(&column.name)
+            }
+            _ => error,
+        }
     }
 
     /// Refuses the sync if a load has dropped keys, before rows are staged. The transaction of a

@@ -5,8 +5,8 @@ mod pending_delete;
 mod record_format;
 
 use super::{BatchBuilder, SourceFeed};
-use crate::Result;
-use crate::apply::line_source::{InputLine, InputPiece, LinePosition, LineSource, LineSplitter};
+use crate::apply::line_source::{InputPiece, LinePosition, LineSource, LineSplitter, RecordLine};
+use crate::{Error, ErrorKind, Result};
 use pending_delete::PendingDelete;
 use pgspate_events::ChangeEvent;
 use pgspate_events::decode::Dms;
@@ -38,25 +38,39 @@ impl LineFeed {
     }
 
     /// Decodes a line and takes its events.
-    fn decode_line(&mut self, line: &[u8], event_place: InputLine) -> Result<()> {
-        self.builder.position.digest.add(line);
+    fn decode_line(&mut self, line: RecordLine<'_>) -> Result<()> {
+        let RecordLine { bytes, place, .. } = line;
+        self.builder.position.digest.add(bytes);
         let Some(decoder) = self.format.decoder() else { return Ok(()) };
         let mut events = std::mem::take(&mut self.events);
         events.clear();
-        let decoded = decoder.decode(line, &self.builder.context.router, &mut events);
+        let decoded = decoder.decode(bytes, &self.builder.context.router, &mut events);
         let grouping = decoder.grouping();
         if let Some(error) = self.builder.context.router.take_lookup_error() {
             return Err(error);
         }
         let outcome = match decoded {
-            Ok(()) => self.take_record(&events, grouping, line.len(), event_place),
-            Err(error) => {
-                self.keep_pending_delete();
-                self.builder.take_undecoded(self.format.explain(error), line, event_place)
-            }
+            Ok(()) => self.take_record(&events, grouping, bytes.len(), place),
+            Err(error) => self.take_undecoded(error, line),
         };
         self.events = events;
-        outcome.map_err(|error| self.builder.with_place(error, event_place))
+        outcome.map_err(|error| self.builder.with_place(error, place))
+    }
+
+    /// Sets a line aside that cannot be decoded. If the last file ends within the line, the line
+    /// may be complete in a later run, and is refused.
+    fn take_undecoded(&mut self, error: Error, line: RecordLine<'_>) -> Result<()> {
+        let RecordLine { bytes, place, is_unterminated } = line;
+        self.keep_pending_delete();
+        let error = self.format.explain(error);
+        if is_unterminated && self.builder.context.names.is_last(place.input) {
+            let message = "the input ends within a line";
+            return Err(Error::new(ErrorKind::Format, message).because(error).hint(
+                "Run the same command again when the line is complete and has a line break at its \
+                 end, or remove the line.",
+            ));
+        }
+        self.builder.take_undecoded(error, bytes, place)
     }
 }
 
@@ -77,9 +91,9 @@ impl SourceFeed<LineSource> for LineFeed {
         };
         let mut lines = std::mem::take(&mut self.lines);
         lines.add(block)?;
-        while let Some((line, event_place)) = lines.next() {
-            if !line.trim_ascii().is_empty() && self.knows_format(line, event_place)? {
-                self.decode_line(line, event_place)?;
+        while let Some(line) = lines.next() {
+            if !line.bytes.trim_ascii().is_empty() && self.knows_format(line)? {
+                self.decode_line(line)?;
             }
             self.builder.send_batch_if_due()?;
         }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::LineFeed;
 use crate::apply::batch::BuilderContext;
-use crate::apply::line_source::InputLine;
+use crate::apply::line_source::{InputLine, RecordLine};
 use crate::{Error, Result};
 use pgspate_events::decode::{self, Decode, EventFormat};
 
@@ -103,27 +103,29 @@ impl RecordFormat {
 impl LineFeed {
     /// Checks whether the format is known, so that the line can be decoded. Decodes the waiting
     /// lines when the format becomes known.
-    pub(super) fn knows_format(&mut self, line: &[u8], event_place: InputLine) -> Result<bool> {
+    pub(super) fn knows_format(&mut self, line: RecordLine<'_>) -> Result<bool> {
+        let RecordLine { bytes, place, .. } = line;
         let RecordFormat::Unknown(unknown) = &mut self.format else { return Ok(true) };
-        if line.trim_ascii() == b"null" && unknown.records.is_empty() {
+        if bytes.trim_ascii() == b"null" && unknown.records.is_empty() {
             // A tombstone does not tell the format.
-            self.builder.position.digest.add(line);
+            self.builder.position.digest.add(bytes);
             return Ok(false);
         }
-        match decode::sniff(line) {
+        match decode::sniff(bytes) {
             Ok((format, why)) => {
                 let records = std::mem::take(&mut unknown.records);
                 let decoder = self.builder.context.decoder(format);
                 self.format = RecordFormat::Known { format, why: Some(why), decoder };
-                for (line, event_place) in records {
-                    self.decode_line(&line, event_place)?;
+                for (bytes, place) in records {
+                    let bytes = &bytes[..];
+                    self.decode_line(RecordLine { bytes, place, is_unterminated: false })?;
                 }
                 Ok(true)
             }
             Err(error) => {
-                unknown.records.push((line.to_vec(), event_place));
-                unknown.bytes += line.len();
-                unknown.first.get_or_insert(error.at(self.builder.place(event_place)));
+                unknown.records.push((bytes.to_vec(), place));
+                unknown.bytes += bytes.len();
+                unknown.first.get_or_insert(error.at(self.builder.place(place)));
                 unknown.last = Some(Instant::now());
                 if unknown.records.len() >= SNIFF_RECORDS_MAX || unknown.bytes >= SNIFF_BYTES_MAX {
                     self.format.check_no_undecoded()?;
