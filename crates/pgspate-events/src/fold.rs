@@ -21,6 +21,8 @@ pub struct FoldKey {
     /// The columns of the key: their index in the table, and the form of their values. Empty for a
     /// table without a key.
     pub columns: Vec<(usize, KeyForm)>,
+    /// The form of the values of each column of the table. Texts of other columns are compared.
+    pub value_forms: Vec<KeyForm>,
     /// Whether the server checks the key at the end of a transaction. Two rows may share a key
     /// until then.
     pub is_deferrable: bool,

@@ -193,7 +193,7 @@ pub(super) fn write(rows: &mut Rows, log: &EventLog, folded: &FoldedTables) {
 }
 
 fn fold_key() -> FoldKey {
-    FoldKey { columns: vec![(0, KeyForm::Text)], is_deferrable: false }
+    FoldKey { columns: vec![(0, KeyForm::Text)], is_deferrable: false, ..FoldKey::default() }
 }
 
 /// Generates histories that a table with a key can have: inserts use a free key, updates and

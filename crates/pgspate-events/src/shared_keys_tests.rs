@@ -100,7 +100,7 @@ proptest! {
                 .filter(|step| !matches!(step, SharedKeyStep::Insert(..))).collect()).collect(),
         };
         let (log, expected) = log_of(&start, &transactions);
-        let fold_key = FoldKey { columns: vec![(0, KeyForm::Text)], is_deferrable };
+        let fold_key = FoldKey { columns: vec![(0, KeyForm::Text)], is_deferrable, ..FoldKey::default() };
         let mut rows = start;
         let folded = fold(&log, 0..log.changes().len(), &[&fold_key]).unwrap();
         prop_assert_eq!(folded.tables[0].missing, 0);
@@ -113,7 +113,8 @@ proptest! {
 /// twice.
 #[test]
 fn keys_that_move_on_need_no_old_rows() {
-    let fold_key = FoldKey { columns: vec![(0, KeyForm::Text)], is_deferrable: true };
+    let fold_key =
+        FoldKey { columns: vec![(0, KeyForm::Text)], is_deferrable: true, ..FoldKey::default() };
     for (start, picks) in
         [(vec![1, 2, 3], vec![(1, 2), (2, 3), (3, 4)]), (vec![1], vec![(1, 2), (2, 3)])]
     {
@@ -143,7 +144,8 @@ fn keys_that_move_on_need_no_old_rows() {
 /// decides.
 #[test]
 fn keys_that_are_taken_are_noted_without_transactions() {
-    let fold_key = FoldKey { columns: vec![(0, KeyForm::Text)], is_deferrable: false };
+    let fold_key =
+        FoldKey { columns: vec![(0, KeyForm::Text)], is_deferrable: false, ..FoldKey::default() };
     let mut log = EventLog::default();
     apply(&mut vec![(1, 1), (2, 2)], &SharedKeyStep::Move(0, 2), &mut log);
     log.end_transaction();

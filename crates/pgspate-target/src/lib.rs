@@ -55,8 +55,8 @@ pub use session_settings::{COMMITS_WAIT, read_session, value_settings_sql};
 pub use similar_table::suggest_table;
 pub use storage::{StorageFacts, TableStorage};
 pub use table::{
-    LEDGER_SCHEMA, NO_HYPERTABLE_GUARD, TargetColumn, TargetTable, Trigger, UnloggedExtent,
-    check_is_user_schema, find_altered_tables, known_definitions, refuse_altered_tables_sql,
+    ALTERED_TABLES, KnownDefinitions, LEDGER_SCHEMA, NO_HYPERTABLE_GUARD, REFUSE_ALTERED_TABLES,
+    TargetColumn, TargetTable, Trigger, UnloggedExtent, check_is_user_schema,
 };
 pub(crate) use trust::is_trusted_sql;
 pub use trust::untrusted_owner_sql;

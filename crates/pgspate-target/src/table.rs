@@ -5,11 +5,13 @@
 //! and newer, and change nothing. Other modules decide what follows from the facts.
 
 use std::collections::HashMap;
+use std::sync::LazyLock;
 
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row};
 
 use super::search_path::table_lookup_cte;
-use super::{TableStorage, TypedQuery, WrittenTable, server_error};
+use super::{TableStorage, TypedParameter, TypedQuery, WrittenTable, server_error};
 use crate::{Error, ErrorKind, Result};
 use pgspate_base::is_alike;
 use pgspate_input::types::{PgType, TypeKind};
@@ -47,7 +49,7 @@ pub struct TargetTable {
     pub storage: TableStorage,
     /// How much of the table a server crash empties.
     pub unlogged: UnloggedExtent,
-    /// A digest of the table's definition, for [`find_altered_tables`].
+    /// A digest of the table's definition, for [`KnownDefinitions`].
     pub fingerprint: String,
 }
 
@@ -131,9 +133,9 @@ select c.oid, n.nspname::text, c.relname::text, c.relkind::text,
        exists (select from pg_extension where extname = 'citus')";
 
 /// A digest of what decides how rows of table `c` are written: columns, defaults, unique indexes,
-/// foreign keys, row-level security and inheritance. All names are qualified, because the user's
-/// search path may be active. Foreign keys are known by their triggers, as `pg_constraint` has no
-/// index on the referenced table.
+/// foreign keys and row-level security. All names are qualified, because the user's search path may
+/// be active. Foreign keys are known by their triggers, as `pg_constraint` has no index on the
+/// referenced table.
 const FINGERPRINT: &str = "\
 pg_catalog.hashtextextended(pg_catalog.concat_ws(';',
   (select pg_catalog.string_agg(pg_catalog.concat_ws(' ', a.attnum, a.atttypid, a.atttypmod,
@@ -150,43 +152,70 @@ pg_catalog.hashtextextended(pg_catalog.concat_ws(';',
   (select pg_catalog.string_agg(distinct t.tgconstraint::pg_catalog.text, ',')
    from pg_catalog.pg_trigger t
    where t.tgrelid operator(pg_catalog.=) c.oid and t.tgconstraint operator(pg_catalog.<>) 0),
-  pg_catalog.row_security_active(c.oid),
-  exists (select from pg_catalog.pg_inherits h where h.inhparent operator(pg_catalog.=) c.oid))
+  pg_catalog.row_security_active(c.oid))
     collate pg_catalog.\"C\", 0)::pg_catalog.text";
 
-/// Returns a query for `wanted` of the tables of `$1` that have another fingerprint than the one at
-/// the same place in `$2`. A dropped table has.
+/// Returns a query for `wanted` of the tables that were altered since they were read. A dropped
+/// table was. Its parameters are those of [`KnownDefinitions`].
 fn altered_tables_sql(wanted: &str) -> String {
     format!(
-        "select {wanted} from unnest($1::pg_catalog.oid[], $2::pg_catalog.text[]) c(oid, known) \
-         where {FINGERPRINT} operator(pg_catalog.<>) c.known"
+        "select {wanted} from unnest($1::pg_catalog.oid[], $2::pg_catalog.text[], \
+                                     $3::pg_catalog.bool[]) c(oid, known, is_childless) \
+         where {FINGERPRINT} operator(pg_catalog.<>) c.known \
+           or (c.is_childless and exists (select from pg_catalog.pg_inherits h \
+                                          where h.inhparent operator(pg_catalog.=) c.oid))"
     )
 }
 
-/// Returns a statement that the server refuses, as a division by zero, if a table was altered. Its
-/// parameters are [`known_definitions`].
-pub fn refuse_altered_tables_sql() -> String {
+/// A statement that the server refuses, as a division by zero, if a table was altered since it was
+/// read. Its parameters are those of [`KnownDefinitions`].
+pub static REFUSE_ALTERED_TABLES: LazyLock<String> = LazyLock::new(|| {
     let altered = altered_tables_sql("");
     format!("select 1 operator(pg_catalog./) case when exists ({altered}) then 0 else 1 end")
+});
+
+/// A query for the OIDs of tables that were altered since they were read. Its parameters are those
+/// of [`KnownDefinitions`].
+pub static ALTERED_TABLES: LazyLock<String> = LazyLock::new(|| altered_tables_sql("c.oid"));
+
+/// The definitions of tables as they were read.
+#[derive(Debug, Default)]
+pub struct KnownDefinitions<'a> {
+    oids: Vec<u32>,
+    fingerprints: Vec<&'a str>,
+    /// Whether a table that begins to inherit from this table counts as an alteration.
+    childless: Vec<bool>,
 }
 
-/// Returns the OIDs of tables, and their fingerprints as they were read.
-pub fn known_definitions<'a>(
-    known: impl IntoIterator<Item = &'a TargetTable>,
-) -> (Vec<u32>, Vec<&'a str>) {
-    known.into_iter().map(|table| (table.oid, &*table.fingerprint)).unzip()
-}
+impl<'a> KnownDefinitions<'a> {
+    /// Adds a table. `is_childless` tells that no table inherits from it, and that none may: an
+    /// insert may create a chunk of a hypertable.
+    pub fn add(&mut self, table: &'a TargetTable, is_childless: bool) {
+        self.oids.push(table.oid);
+        self.fingerprints.push(&table.fingerprint);
+        self.childless.push(is_childless);
+    }
 
-/// Returns the OIDs of the tables that were altered since they were read. A dropped table counts.
-///
-/// # Errors
-/// [`ErrorKind::Server`] if the server refuses the query, [`ErrorKind::Connect`] if the connection
-/// fails.
-pub async fn find_altered_tables(client: &Client, known: &[&TargetTable]) -> Result<Vec<u32>> {
-    let (oids, prints) = known_definitions(known.iter().copied());
-    let rows = client.fetch_all(&altered_tables_sql("c.oid"), &[&oids, &prints]).await;
-    let failed = server_error("could not check whether tables were altered".to_owned());
-    Ok(rows.map_err(failed)?.iter().map(|row| row.get(0)).collect())
+    /// Returns whether no table was added.
+    pub fn is_empty(&self) -> bool {
+        self.oids.is_empty()
+    }
+
+    /// Returns the parameters of [`ALTERED_TABLES`] and [`REFUSE_ALTERED_TABLES`].
+    pub fn parameters(&self) -> [&(dyn ToSql + Sync); 3] {
+        [&self.oids, &self.fingerprints, &self.childless]
+    }
+
+    /// Returns the OIDs of the tables that were altered since they were read.
+    ///
+    /// # Errors
+    /// The driver's error, if the server refuses the query or the connection fails.
+    pub async fn find_altered(&self, client: &Client) -> Result<Vec<u32>, tokio_postgres::Error> {
+        let parameters: [&dyn TypedParameter; 3] =
+            [&self.oids, &self.fingerprints, &self.childless];
+        let rows = client.fetch_all(&ALTERED_TABLES, &parameters).await?;
+        Ok(rows.iter().map(|row| row.get(0)).collect())
+    }
 }
 
 const FROM: &str = "\

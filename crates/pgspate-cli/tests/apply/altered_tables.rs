@@ -209,3 +209,22 @@ fn a_new_foreign_key_decides_on_the_order() {
         assert_eq!(rows(&case, "t"), "(1,) (2,) (3,) (4,2)", "{args}");
     }
 }
+
+/// A trigger on the batch's own rows changes the definition. The batch is still applied, once.
+#[test]
+fn a_table_whose_trigger_alters_it_is_written() {
+    for args in ["", "--direct-rows 0"] {
+        let case = LoadCase::new(
+            "create table t (id int primary key);
+             create function add_child() returns trigger language plpgsql as $$ begin
+               create table if not exists child () inherits (t); return null;
+             end $$;
+             create trigger adds_child after insert on t execute function add_child()",
+        );
+        let mut stream = PipedStream::new(&case, args);
+        stream.send(r#"{"op":"insert","row":{"id":1}}"#, COUNT, "1");
+        stream.send(r#"{"op":"insert","row":{"id":2}}"#, COUNT, "2");
+        stream.end().success();
+        assert_eq!(case.value("select to_regclass('child')"), "child", "{args}");
+    }
+}

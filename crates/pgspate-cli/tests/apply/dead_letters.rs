@@ -313,3 +313,25 @@ fn the_last_line_without_its_end_is_not_set_aside() {
     assert_eq!(dead_letters(&case).lines().count(), 1);
     assert_eq!(rows(&case, "t"), "(1,1,n) (2,2,n) (3,1,n) (4,4,n)");
 }
+
+/// The record was one event when it was set aside. It has three rows once the target takes them.
+#[test]
+fn a_record_that_was_set_aside_is_not_applied_in_part_later() {
+    let case = LoadCase::new("create table t (id int primary key, data bytea)");
+    let rows_of = |ids: std::ops::RangeInclusive<u32>| {
+        let row =
+            |id| format!(r#"{{"id":"{id}","data":"{}"}}"#, if id == 1 { "?" } else { "aGk=" });
+        ids.map(row).collect::<Vec<_>>().join(",")
+    };
+    let record = |ids| {
+        let rows = rows_of(ids);
+        format!(r#"{{"data":[{rows}],"old":null,"pkNames":["id"],"type":"INSERT"}}"#) + "\n"
+    };
+    let args = "--format canal --source-table t --max-dead-letters 1";
+    let report = apply_and_report(&case, &record(1..=3), args);
+    assert_eq!((&report["dead_letters"], counts(&report)), (&1.into(), [0; 4]));
+    case.db.run("alter table t alter data type text");
+    let report = apply_and_report(&case, &(record(1..=3) + &record(4..=5)), args);
+    assert_eq!(counts(&report), [2, 0, 0, 0]);
+    assert_eq!(case.value("select string_agg(id::text, ' ' order by id) from t"), "4 5");
+}

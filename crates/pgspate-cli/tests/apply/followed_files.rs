@@ -45,9 +45,9 @@ fn a_rotated_file_is_not_taken_for_the_applied_file() {
     assert_snapshot!(finish(child).refusal(), @r#"
     error: "s.ndjson" was replaced by another file
 
-    hint: To continue, name the old file, under the name that it has now, and then the new
-          … file, with `--stream [DIR]/s.ndjson`. 9 events of this run are committed, 9 of
-          … the stream; the next run continues after them.
+    hint: To continue, name the same files, the old file under the name that it has now,
+          … and then the new file, with `--stream '[DIR]/s.ndjson'`. 9 events of this run
+          … are committed, 9 of the stream; the next run continues after them.
     "#);
     let again = || apply(&case, "s.ndjson --follow --quiet").refusal();
     assert_snapshot!(again(), @"

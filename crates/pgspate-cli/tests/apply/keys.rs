@@ -444,3 +444,21 @@ fn a_key_with_a_generated_column_is_not_used() {
         assert_eq!(rows(&case, "t"), "(1,1,y) (2,2,z)", "{args}");
     }
 }
+
+/// An event spells a value of the row that its transaction has inserted in another way.
+#[test]
+fn an_old_row_may_spell_its_values_otherwise() {
+    for ty in ["numeric", "numeric(10,2)"] {
+        let case = LoadCase::new(&format!("create table t (id int primary key, a {ty})"));
+        apply_and_report(
+            &case,
+            r#"{"op":"insert","table":"t","row":{"id":1,"a":1.0},"tx":"1"}
+{"op":"insert","table":"t","row":{"id":2,"a":1.0},"tx":"1"}
+{"op":"update","table":"t","old":{"id":1,"a":1.00},"row":{"id":1,"a":2},"tx":"1"}
+{"op":"delete","table":"t","old":{"id":2,"a":1.00},"tx":"1","end":true}
+"#,
+            "",
+        );
+        assert_eq!(case.value("select string_agg(id || ' ' || a::int, ',') from t"), "1 2", "{ty}");
+    }
+}

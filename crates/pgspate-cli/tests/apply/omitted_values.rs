@@ -50,6 +50,18 @@ fn a_delete_and_an_insert_without_headers_are_one_change() {
     }
 }
 
+/// The delete is larger than two batches. It waits for its insert across the line between them.
+#[test]
+fn a_large_delete_is_half_of_a_key_change() {
+    let case = case();
+    let [delete, insert] = key_change(1, 11);
+    let large = format!("\"note\":\"{}\"", "x".repeat(3 << 20));
+    let events = delete.replacen("\"note\":null", &large, 1) + &insert;
+    let report = apply_and_report(&case, &events, "--batch-bytes 1");
+    assert_eq!((&report["events"], &report["missing"]), (&2.into(), &0.into()));
+    assert_eq!(case.value("select note from t where id = 11"), "large 1");
+}
+
 /// The delete is committed before the insert arrives. The deleted row's values are lost.
 #[test]
 fn a_key_change_split_between_two_runs_invents_no_values() {

@@ -13,10 +13,9 @@ use super::{Decode, TargetTypes};
 use crate::{ChangeEvent, ChangeKind, Result, SourceTable};
 
 const SPELLING: JsonSpelling =
-    JsonSpelling { bytes: ByteSpelling::Latin1, json_strings: false, decimal_bits: true };
+    JsonSpelling { decimal_bits: true, ..JsonSpelling::of_bytes(ByteSpelling::Latin1) };
 /// The spelling of messages without types, which Flink writes.
-const TYPELESS: JsonSpelling =
-    JsonSpelling { bytes: ByteSpelling::Base64, json_strings: false, decimal_bits: false };
+const TYPELESS: JsonSpelling = JsonSpelling::of_bytes(ByteSpelling::Base64);
 
 /// The `type`s of messages without an event: schema changes, and messages of Canal and TiCDC about
 /// themselves.

@@ -6,7 +6,7 @@
 use super::byte_spellings::{base64, bytea, from_hex, latin1};
 use super::json::{Json, JsonFields, JsonItems, malformed};
 use super::record_budget::check_len;
-use crate::{EventValue, Result};
+use crate::{Error, EventValue, Result};
 
 /// A family of PostgreSQL types whose values formats spell in special ways.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,6 +73,11 @@ pub(super) struct JsonSpelling {
 }
 
 impl JsonSpelling {
+    /// Returns the usual spelling, with bytes in this form.
+    pub(super) const fn of_bytes(bytes: ByteSpelling) -> JsonSpelling {
+        JsonSpelling { bytes, json_strings: false, decimal_bits: false }
+    }
+
     /// Returns a JSON value as text for a type of this family.
     pub(super) fn cast(self, json: Json<'_>, family: &TypeFamily) -> Result<EventValue> {
         Ok(match (json, family) {
@@ -81,10 +86,10 @@ impl JsonSpelling {
                 text(if is { "1" } else { "0" })
             }
             (Json::Bool(is), _) => text(if is { "true" } else { "false" }),
-            (Json::Number(number), TypeFamily::VarBits) => text(single_bit(number)?),
+            (Json::Number(_), TypeFamily::VarBits) => return Err(decimal_bits_error()),
             (Json::Number(number), _) => text(number),
-            (Json::String(string), TypeFamily::VarBits) if self.decimal_bits => {
-                text(single_bit(&string.text()?)?)
+            (Json::String(_), TypeFamily::VarBits) if self.decimal_bits => {
+                return Err(decimal_bits_error());
             }
             (Json::String(string), TypeFamily::Bytea) => {
                 text(bytea(&self.bytes(&string.text_with_zeros()?)?))
@@ -120,14 +125,10 @@ impl JsonSpelling {
     }
 }
 
-/// Checks that the decimal number of a bit string is a single bit. Other numbers do not tell how
-/// many bits the string has.
-fn single_bit(number: &str) -> Result<&str> {
-    match number {
-        "0" | "1" => Ok(number),
-        _ => Err(malformed("bits are written as a decimal number, without the number of bits")
-            .hint("Let the column of the target be of type numeric.")),
-    }
+/// Returns the error for a bit string as a decimal number: `1` may be one bit or eight.
+fn decimal_bits_error() -> Error {
+    malformed("bits are written as a decimal number, without the number of bits")
+        .hint("Let the column of the target be of type numeric, or boolean for a single bit.")
 }
 
 /// Wraps text as a value.
@@ -225,8 +226,7 @@ mod tests {
         }
     }
 
-    const PLAIN: JsonSpelling =
-        JsonSpelling { bytes: ByteSpelling::Base64, json_strings: false, decimal_bits: false };
+    const PLAIN: JsonSpelling = JsonSpelling::of_bytes(ByteSpelling::Base64);
 
     #[test]
     fn values_that_types_can_read_keep_their_spelling() {
@@ -235,7 +235,6 @@ mod tests {
             ("123456789012345678901234567890", "int8", "123456789012345678901234567890"),
             ("true", "bool", "true"),
             ("true", "bit", "1"),
-            ("1", "varbit", "1"),
             ("\"101\"", "varbit", "101"),
             ("\"a\\\"b\"", "text", "a\"b"),
             ("null", "text", "Null"),
@@ -245,15 +244,14 @@ mod tests {
             ("\"aGk=\"", "bytea", "\\x6869"),
             ("\"a\"", "bytea", "error: expected bytes as base64"),
             (
-                "10",
+                "1",
                 "varbit",
                 "error: bits are written as a decimal number, without the number of bits",
             ),
         ] {
             assert_eq!(cast(json, ty, PLAIN), expected, "{json}");
         }
-        let raw =
-            JsonSpelling { bytes: ByteSpelling::Hex, json_strings: true, decimal_bits: false };
+        let raw = JsonSpelling { json_strings: true, ..JsonSpelling::of_bytes(ByteSpelling::Hex) };
         assert_eq!(cast("\"a\\nb\"", "jsonb", raw), "\"a\\nb\"");
         assert_eq!(cast("\"\\\\x00ff\"", "bytea", raw), "\\x00ff");
         assert_eq!(cast("\"00ff\"", "bytea", raw), "\\x00ff");

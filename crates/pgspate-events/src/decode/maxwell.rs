@@ -11,7 +11,7 @@ use super::{Decode, TargetTypes};
 use crate::{ChangeEvent, ChangeKind, EventOrigin, EventRow, Result, SourceTable};
 
 const SPELLING: JsonSpelling =
-    JsonSpelling { bytes: ByteSpelling::Base64, json_strings: true, decimal_bits: false };
+    JsonSpelling { json_strings: true, ..JsonSpelling::of_bytes(ByteSpelling::Base64) };
 
 /// Decodes Maxwell's JSON.
 #[derive(Debug, Default)]

@@ -14,8 +14,7 @@ use super::source_tables::{SourceTableColumns, SourceTables, SourceText};
 use super::{Decode, RecordGrouping, TargetTypes};
 use crate::{ChangeEvent, ChangeKind, EventOrigin, EventRow, EventValue, Result};
 
-const SPELLING: JsonSpelling =
-    JsonSpelling { bytes: ByteSpelling::Hex, json_strings: false, decimal_bits: false };
+const SPELLING: JsonSpelling = JsonSpelling::of_bytes(ByteSpelling::Hex);
 
 /// Decodes wal2json of either version.
 #[derive(Debug, Default)]

@@ -22,8 +22,8 @@ pub(super) enum PickedRow {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RowMatch {
     Not,
-    /// The row equals the old row in all columns that earlier events give. At least one column is
-    /// unknown.
+    /// The row equals the old row in all columns that earlier events give, but at least one column
+    /// is unknown or spelled otherwise.
     Perhaps,
     Yes,
 }
@@ -213,11 +213,25 @@ impl EventFolder<'_> {
         for (column, said) in old_values_except_key(self, change) {
             match self.known_value(row, column) {
                 LoggedValue::Absent => row_match = RowMatch::Perhaps,
-                has if has != said => return RowMatch::Not,
-                _ => {}
+                has if has == said => {}
+                has if self.is_same_value(column, has, said) => row_match = RowMatch::Perhaps,
+                _ => return RowMatch::Not,
             }
         }
         row_match
+    }
+
+    /// Returns whether two texts are spellings of the same value of a column.
+    fn is_same_value(&self, column: usize, left: LoggedValue<'_>, right: LoggedValue<'_>) -> bool {
+        let (LoggedValue::Text(left), LoggedValue::Text(right)) = (left, right) else {
+            return false;
+        };
+        self.fold_key.value_forms.get(column).is_some_and(|form| {
+            let [mut left_form, mut right_form] = [Vec::new(), Vec::new()];
+            form.append(left, &mut left_form);
+            form.append(right, &mut right_form);
+            left_form == right_form
+        })
     }
 
     /// Returns a row's value in a column, if any event gives it in its new or its old row.

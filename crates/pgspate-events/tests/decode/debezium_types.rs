@@ -244,7 +244,7 @@ fn values_without_a_schema_are_read_by_the_targets_type() {
         ("interval", "86400001", "00:01:26.400001"),
         ("interval", "-90000000", "-00:01:30"),
         ("interval", "0", "00:00:00"),
-        ("interval", "3600000", "a time could be counted in milli-, micro- or nanoseconds"),
+        ("interval", "3600000", "an interval could be counted in milli- or microseconds"),
         ("interval", "\"P1DT1S\"", "P1DT1S"),
         ("bit", "true", "1"),
         ("varbit", "\"101\"", "101"),
@@ -282,7 +282,9 @@ fn options_decide_between_two_meanings() {
             "a time is after the year 9999 in the unit of `--debezium-time`",
         ),
         ("timestamp", "9223372036825200000", "infinity"),
-        ("interval", "3600000", "01:00:00"),
+        // Intervals are microseconds in each mode.
+        ("interval", "90000000", "00:01:30"),
+        ("interval", "3600000", "an interval could be counted in milli- or microseconds"),
     ] {
         assert_eq!(value(None, ty, json, options()), expected, "{ty} {json}");
     }

@@ -109,8 +109,9 @@ pub async fn find_stream_of_topics(
     let sql = "select stream, topic from pgspate.stream as other cross join lateral \
                regexp_replace(partition, '/[0-9]+$', '') as topic \
                where stream <> $1 and stream like 'topic %' and partition <> '' \
-               and topic = any($2) and not exists (select from pgspate.stream as own \
-               where own.stream = $1 and own.partition = other.partition) \
+               and topic = any($2) and ordinal > 0 \
+               and not exists (select from pgspate.stream as own \
+               where own.stream = $1 and starts_with(own.partition, topic || '/')) \
                order by updated desc, partition limit 1";
     let row = client.fetch_opt(sql, &[&name, &topics.to_vec()]).await;
     let row = row.map_err(|error| super::schema::with_grant_hint(ledger_error()(error)))?;

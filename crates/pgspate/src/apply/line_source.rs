@@ -66,6 +66,8 @@ pub(crate) struct LineSource {
     pub(crate) inputs: Vec<Input>,
     /// Whether to wait for bytes that are appended to the last input.
     pub(crate) follows: bool,
+    /// The name of the stream, for errors.
+    pub(crate) stream: String,
 }
 
 impl EventSource for LineSource {
@@ -79,7 +81,7 @@ impl EventSource for LineSource {
             let grows = self.follows && is_last && input.local_path().is_some();
             let read = match is_parquet(input) {
                 Ok(true) => read_parquet_rows(nth, input, pieces),
-                Ok(false) => read_blocks(nth as u32, input, grows, pieces),
+                Ok(false) => self.read_blocks(nth as u32, grows, pieces),
                 Err(error) => Err(error),
             };
             match read {
@@ -123,53 +125,50 @@ fn read_parquet_rows(nth: usize, input: &Input, pieces: &EventSender<InputPiece>
     Ok(true)
 }
 
-/// Sends the bytes of an input. Returns false when the receiver has ended.
-fn read_blocks(
-    nth: u32,
-    input: &Input,
-    grows: bool,
-    pieces: &EventSender<InputPiece>,
-) -> Result<bool> {
-    let mut reader = input.reader()?;
-    let mut reached_end = false;
-    loop {
-        let mut bytes = Vec::new();
-        let read = reader.read_into(&mut bytes, BLOCK_BYTES);
-        let read = read.map_err(|error| source::read_error(error, input.name()))?;
-        if read == 0 && grows {
-            if !pieces.are_wanted() {
+impl LineSource {
+    /// Sends the bytes of an input. Returns false when the receiver has ended.
+    fn read_blocks(&self, nth: u32, grows: bool, pieces: &EventSender<InputPiece>) -> Result<bool> {
+        let input = &self.inputs[nth as usize];
+        let mut reader = input.reader()?;
+        let mut reached_end = false;
+        loop {
+            let mut bytes = Vec::new();
+            let read = reader.read_into(&mut bytes, BLOCK_BYTES);
+            let read = read.map_err(|error| source::read_error(error, input.name()))?;
+            if read == 0 && grows {
+                if !pieces.are_wanted() {
+                    return Ok(false);
+                }
+                if !std::mem::replace(&mut reached_end, true)
+                    && pieces.send(Ok(InputPiece::ReachedEnd)).is_err()
+                {
+                    return Ok(false);
+                }
+                if input.is_replaced() {
+                    return Err(replaced_error(input.name(), &self.stream));
+                }
+                std::thread::sleep(GROWTH_CHECK_INTERVAL);
+                continue;
+            }
+            reached_end = false;
+            let ends = read == 0 && !grows;
+            let block = InputBlock { input: nth, bytes, ends };
+            if pieces.send(Ok(InputPiece::Block(block))).is_err() {
                 return Ok(false);
             }
-            if !std::mem::replace(&mut reached_end, true)
-                && pieces.send(Ok(InputPiece::ReachedEnd)).is_err()
-            {
-                return Ok(false);
+            if ends {
+                return Ok(true);
             }
-            if input.is_replaced() {
-                return Err(replaced_error(input));
-            }
-            std::thread::sleep(GROWTH_CHECK_INTERVAL);
-            continue;
-        }
-        reached_end = false;
-        let ends = read == 0 && !grows;
-        let block = InputBlock { input: nth, bytes, ends };
-        if pieces.send(Ok(InputPiece::Block(block))).is_err() {
-            return Ok(false);
-        }
-        if ends {
-            return Ok(true);
         }
     }
 }
 
 /// Returns the error for a followed file whose name another file has by now.
-fn replaced_error(input: &Input) -> Error {
-    let message = format!("\"{}\" was replaced by another file", input.name());
+fn replaced_error(name: &str, stream: &str) -> Error {
+    let message = format!("\"{name}\" was replaced by another file");
     Error::new(ErrorKind::Source, message).hint(format!(
-        "To continue, name the old file, under the name that it has now, and then the new file, \
-         with `--stream {}`.",
-        input.full_name()
+        "To continue, name the same files, the old file under the name that it has now, and then \
+         the new file, with `--stream '{stream}'`."
     ))
 }
 

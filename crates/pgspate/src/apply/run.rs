@@ -125,7 +125,8 @@ impl ApplyRun<'_> {
     fn run_inputs(self, inputs: Vec<Input>, router: Router) -> Result<ApplyReport> {
         let mut writer = self.open_writer(false)?;
         self.runtime.block_on(writer.check_unlogged_kept())?;
-        let source = LineSource { inputs, follows: self.options.follows };
+        let (follows, stream) = (self.options.follows, self.stream.clone());
+        let source = LineSource { inputs, follows, stream };
         self.run_pipeline(writer, router, source, &ConfirmedPosition::default(), |context, from| {
             LineFeed::new(BatchBuilder::new(context, from, LinePosition::default(), true))
         })

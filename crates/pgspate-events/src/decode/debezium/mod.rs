@@ -194,8 +194,9 @@ impl Debezium {
             ));
         }
         let event = self.finish_event(message, &names, source, op, (old, new), key)?;
-        if message.raw_key.is_some() {
-            self.envelope_tables.add(&event.table);
+        if message.raw_key.is_some() && !self.envelope_tables.know(&event.table) {
+            let key_schema = message.key_schema_of(&mut self.schemas)?;
+            self.envelope_tables.add(&event.table, key_schema.as_deref());
         }
         Ok(Some(event))
     }

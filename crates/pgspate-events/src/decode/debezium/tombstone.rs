@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::super::json::malformed;
 use super::message::{DebeziumMessage, DebeziumSource};
+use super::schema::ConnectSchema;
 use super::{Debezium, DebeziumTable, no_table_error};
 use crate::decode::TargetTypes;
 use crate::{ChangeEvent, ChangeKind, Result, SourceTable};
@@ -17,20 +18,33 @@ use crate::{ChangeEvent, ChangeKind, Result, SourceTable};
 #[derive(Debug)]
 pub(super) enum EnvelopeTables {
     None,
-    One(Arc<SourceTable>),
+    One {
+        table: Arc<SourceTable>,
+        /// The name of the schema that its first key had.
+        key_schema: Option<Box<str>>,
+    },
     Several,
 }
 
 impl EnvelopeTables {
-    /// Adds the table of an envelope.
-    pub(super) fn add(&mut self, table: &Arc<SourceTable>) {
+    /// Returns whether an envelope of `table` adds nothing to what is known.
+    pub(super) fn know(&self, table: &Arc<SourceTable>) -> bool {
         match self {
-            EnvelopeTables::None => *self = EnvelopeTables::One(Arc::clone(table)),
-            EnvelopeTables::One(one) if !Arc::ptr_eq(one, table) && one != table => {
-                *self = EnvelopeTables::Several;
-            }
-            EnvelopeTables::One(_) | EnvelopeTables::Several => {}
+            EnvelopeTables::None => false,
+            EnvelopeTables::One { table: one, .. } => Arc::ptr_eq(one, table) || one == table,
+            EnvelopeTables::Several => true,
         }
+    }
+
+    /// Adds the table of an envelope, which is not known yet.
+    pub(super) fn add(&mut self, table: &Arc<SourceTable>, key_schema: Option<&ConnectSchema>) {
+        *self = match self {
+            EnvelopeTables::None => EnvelopeTables::One {
+                table: Arc::clone(table),
+                key_schema: key_schema.and_then(|schema| schema.name.clone()),
+            },
+            EnvelopeTables::One { .. } | EnvelopeTables::Several => EnvelopeTables::Several,
+        };
     }
 }
 
@@ -59,8 +73,9 @@ impl Debezium {
         Ok(Some(event))
     }
 
-    /// Returns the table of a tombstone. Returns `None` if the tombstone does not name its table,
-    /// and no row came before.
+    /// Returns the table of a tombstone. It is the topic's only table, unless the tombstone's key
+    /// has another schema than the keys of that table. Otherwise it is the table that the key's schema or the
+    /// topic names. Returns `None` if neither does, and no row came before.
     ///
     /// # Errors
     /// If the tombstone does not name its table, and rows of other tables came before.
@@ -71,10 +86,13 @@ impl Debezium {
         let schema = message.key_schema_of(&mut self.schemas)?;
         match (&self.envelope_tables, &schema) {
             // The topic may have another name than the table.
-            (EnvelopeTables::One(name), _) if self.is_flat == Some(false) => {
+            (EnvelopeTables::One { table, key_schema }, schema)
+                if self.is_flat == Some(false)
+                    && schema.as_ref().is_none_or(|schema| schema.name == *key_schema) =>
+            {
                 return Ok(Some(DebeziumTable {
-                    schema: name.schema.clone().map(Cow::Owned),
-                    table: Cow::Owned(name.table.clone()),
+                    schema: table.schema.clone().map(Cow::Owned),
+                    table: Cow::Owned(table.table.clone()),
                 }));
             }
             (EnvelopeTables::Several, None) if self.is_flat == Some(false) => {

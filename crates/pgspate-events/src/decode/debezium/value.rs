@@ -11,8 +11,7 @@ use super::placeholder::Placeholder;
 use super::value_kind::ValueKind;
 use crate::{Error, EventValue, Result};
 
-const SPELLING: JsonSpelling =
-    JsonSpelling { bytes: ByteSpelling::Base64, json_strings: false, decimal_bits: false };
+const SPELLING: JsonSpelling = JsonSpelling::of_bytes(ByteSpelling::Base64);
 
 /// A connector's settings, as far as the caller named them or earlier values have shown them.
 #[derive(Debug, Clone, Copy, Default)]
@@ -148,7 +147,13 @@ fn read_without_schema(
         }
         (TypeFamily::Interval, Json::Number(count)) => {
             let count = parse_i64(count)?;
-            text(moments::duration(count, unit_of_time(count, modes)?))
+            // Intervals are microseconds, whatever the connector's mode for times is. A number of
+            // milliseconds is a TIME of MySQL, which has at most those of a day.
+            let is_sure = count == 0 || count.unsigned_abs() > 86_400_000;
+            if !is_sure && modes.unit != Some(TimeUnit::Micro) {
+                return Err(unknown_interval_unit_error());
+            }
+            text(moments::duration(count, TimeUnit::Micro))
         }
         (TypeFamily::Bits | TypeFamily::VarBits, Json::String(digits)) => {
             let digits = digits.text()?;
@@ -165,7 +170,7 @@ fn read_without_schema(
     })
 }
 
-/// Returns the unit of a time of the day or of an interval without a schema.
+/// Returns the unit of a time of the day without a schema.
 ///
 /// # Errors
 /// If the unit is unknown and the count could be milliseconds of a day. As microseconds, such a
@@ -268,6 +273,13 @@ fn read_bytes_without_schema(digits: &str, modes: &mut ConnectorModes) -> Result
 fn unknown_unit_error() -> Error {
     malformed("a time could be counted in milli-, micro- or nanoseconds")
         .hint(format!("{SCHEMAS} Or name the unit: `--debezium-time ms`, `us` or `ns`."))
+}
+
+fn unknown_interval_unit_error() -> Error {
+    malformed("an interval could be counted in milli- or microseconds").hint(format!(
+        "{SCHEMAS} Or use `interval.handling.mode=string`. A TIME of MySQL fits a column of type \
+         time."
+    ))
 }
 
 fn not_base64_error() -> Error {

@@ -17,8 +17,7 @@ use super::source_tables::SourceTables;
 use super::{Decode, TargetTypes};
 use crate::{ChangeEvent, ChangeKind, ErrorKind, EventValue, Result, SourceTable};
 
-const SPELLING: JsonSpelling =
-    JsonSpelling { bytes: ByteSpelling::Hex, json_strings: false, decimal_bits: false };
+const SPELLING: JsonSpelling = JsonSpelling::of_bytes(ByteSpelling::Hex);
 
 /// Facts that the files of DMS do not state.
 #[derive(Debug, Clone)]

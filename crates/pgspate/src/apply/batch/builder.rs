@@ -157,7 +157,18 @@ impl<P: SourcePosition> BatchBuilder<P> {
                 self.send_batch_if_due()?;
             }
             self.transaction_name.clone_from(transaction_name);
+            let was_replaying = self.is_replaying();
             self.push_event(event, bytes as u64 / events.len() as u64 + 1, event_place)?;
+            if was_replaying && !self.is_replaying() {
+                // The position is the end of this record. An earlier run that set the record aside
+                // counted it as one event.
+                let ends = events.last().is_some_and(|last| last.ends_transaction);
+                self.transaction = match ends {
+                    true => SourceTransaction::Between,
+                    false => SourceTransaction::Within,
+                };
+                break;
+            }
             if index + 1 < events.len() && !self.is_between_transactions() {
                 self.send_batch_if_due()?;
             }

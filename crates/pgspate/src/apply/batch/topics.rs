@@ -45,6 +45,12 @@ impl SourceFeed<TopicSource> for TopicFeed {
     fn take_piece(&mut self, piece: TopicPiece) -> Result<()> {
         match piece {
             TopicPiece::Partition(partition) => {
+                if self.partitions.len() == 1 && !self.builder.is_between_transactions() {
+                    // From now on messages have no common order, and ends of transactions are
+                    // ignored. So the open transaction ends here.
+                    self.builder.close_transaction();
+                    self.builder.note_boundary();
+                }
                 let (name, topic) = (partition.name(), partition.topic.clone());
                 self.builder.context.names.add(name.clone());
                 let expected_digest = self.builder.position.add(partition)?;

@@ -16,8 +16,8 @@ use crate::{Error, ErrorKind, Result};
 use pgspate_events::fold::FoldKey;
 use pgspate_events::key_form::KeyForm;
 use pgspate_target::{
-    SessionSettings, TargetColumn, TargetTable, TypeKind, TypedQuery, has_inheriting_tables,
-    quote_ident, server_error, users_path_sql,
+    KnownDefinitions, PgType, SessionSettings, TableStorage, TargetColumn, TargetTable, TypeKind,
+    TypedQuery, has_inheriting_tables, quote_ident, server_error, users_path_sql,
 };
 
 /// A writable column of a target table.
@@ -274,8 +274,13 @@ impl ApplyTable {
             Some((at(name)?, KeyForm::of(&found.ty, session, is_nondeterministic)))
         };
         let unique = client.fetch_all(UNIQUE_INDEXES_SQL, &[&table.oid]).await.map_err(failed())?;
+        // A type modifier rounds or cuts values. It does not tell spellings of a value apart.
+        let value_form = |column: &TargetColumn| {
+            KeyForm::of(&PgType { typmod: -1, ..column.ty.clone() }, session, false)
+        };
         let fold_key = FoldKey {
             columns: key.iter().filter_map(key_form).collect(),
+            value_forms: writable_columns(&table).map(value_form).collect(),
             is_deferrable: unique.iter().any(|row| row.get(2)),
         };
         let plain = unique.iter().filter(|row| row.get(1));
@@ -378,9 +383,22 @@ impl ApplyTable {
         names == old_names
     }
 
-    /// Checks whether all columns are known as the server has them. They are not if a column was
-    /// just added.
+    /// Checks whether the definition is known as the server has it. It is not if a column was just
+    /// added, or if a batch changes the definition itself.
     pub(crate) fn has_fingerprint(&self) -> bool {
         !self.table.fingerprint.is_empty()
+    }
+
+    /// Returns the definitions of tables as they were read.
+    pub(crate) fn known_definitions<'a>(
+        all: impl IntoIterator<Item = &'a ApplyTable>,
+    ) -> KnownDefinitions<'a> {
+        let mut known = KnownDefinitions::default();
+        for ApplyTable { table, has_inheriting_tables, .. } in all {
+            // An insert may create a chunk of a hypertable, or a partition.
+            let may_have_parts = table.kind == 'p' || table.storage != TableStorage::Plain;
+            known.add(table, !has_inheriting_tables && !may_have_parts);
+        }
+        known
     }
 }

@@ -29,9 +29,7 @@ use pgspate_events::log::{EventLog, LoggedEvent, LoggedRow};
 use pgspate_events::{ChangeEvent, ChangeKind, EventPlace, EventRow, SourceTable};
 use pgspate_target::connect::{Connection, Dsn};
 use pgspate_target::session::{ReconnectBackoff, StopFlag, WaitLimits, cancel_when, stopped_error};
-use pgspate_target::{
-    SessionSettings, find_altered_tables, read_session, suggest_table, value_settings_sql,
-};
+use pgspate_target::{SessionSettings, read_session, suggest_table, value_settings_sql};
 use row_layouts::RoutedTable;
 
 /// The `application_name` of the session.
@@ -419,6 +417,9 @@ impl RouterState {
     ) -> Result<Option<ApplyTable>> {
         if self.is_connection_lost || self.connection.is_closed() {
             self.connection = open_session(&self.dsn, &self.limits).await?;
+            let settings = value_settings_sql(&self.session);
+            let set = self.connection.client.batch_execute(&settings).await;
+            set.map_err(|error| self.connection.explain("could not set up the session", error))?;
             self.is_connection_lost = false;
         }
         let read = ApplyTable::read(&self.connection.client, &self.session, sql);
@@ -433,10 +434,10 @@ impl RouterState {
         let ignoring = self.targets.iter().filter(|target| target.ignores_columns);
         let ignoring: Vec<_> = ignoring.map(|target| Arc::clone(&target.facts)).collect();
         if !ignoring.is_empty() {
-            let known: Vec<_> = ignoring.iter().map(|facts| &facts.table).collect();
+            let known = ApplyTable::known_definitions(ignoring.iter().map(|facts| &**facts));
             let client = &self.connection.client;
             // If the session is lost, reading the tables again opens a new one.
-            let altered = self.runtime.block_on(find_altered_tables(client, &known)).ok();
+            let altered = self.runtime.block_on(known.find_altered(client)).ok();
             let is_altered = |oid| altered.as_ref().is_none_or(|altered| altered.contains(oid));
             for facts in ignoring.iter().filter(|facts| is_altered(&facts.table.oid)) {
                 facts.is_outdated.store(true, Relaxed);

@@ -12,7 +12,10 @@ use crate::apply::batch::{EventBatch, encode_folded_rows};
 use crate::apply::route::ApplyTable;
 use crate::reading::missing_table_error;
 use crate::{Error, ErrorKind, Result};
-use pgspate_target::{find_altered_tables, known_definitions, read_session};
+use pgspate_target::{ALTERED_TABLES, KnownDefinitions, read_session};
+
+/// What the checks do, in words that follow "could not".
+pub(super) const CHECK_TASK: &str = "check whether tables were altered";
 
 /// Returns the tables that a batch changes and whose columns are known as the server has them.
 fn checked_tables(batch: &EventBatch) -> impl Iterator<Item = &ApplyTable> {
@@ -20,9 +23,9 @@ fn checked_tables(batch: &EventBatch) -> impl Iterator<Item = &ApplyTable> {
     all.filter(|facts| facts.has_fingerprint())
 }
 
-/// Returns the parameters of the statement that the server refuses if a table was altered.
-pub(super) fn checked_definitions(batch: &EventBatch) -> (Vec<u32>, Vec<&str>) {
-    known_definitions(checked_tables(batch).map(|facts| &facts.table))
+/// Returns the definitions of the tables that a batch changes.
+pub(super) fn checked_definitions(batch: &EventBatch) -> KnownDefinitions<'_> {
+    ApplyTable::known_definitions(checked_tables(batch))
 }
 
 /// Returns whether a table of the batch is known to be altered.
@@ -32,12 +35,15 @@ pub(super) fn has_altered_tables(batch: &EventBatch) -> bool {
 }
 
 /// Asks the server whether a table of the batch was altered, and marks such tables.
-pub(super) async fn find_altered(session: &WriterSession, batch: &EventBatch) -> Result<bool> {
-    let known: Vec<_> = checked_tables(batch).map(|facts| &facts.table).collect();
+pub(super) async fn find_altered(session: &mut WriterSession, batch: &EventBatch) -> Result<bool> {
+    let known = checked_definitions(batch);
     if known.is_empty() || !batch.column_additions.is_empty() {
         return Ok(false);
     }
-    let altered = find_altered_tables(&session.connection.client, &known).await?;
+    let statement = session.prepare(&ALTERED_TABLES, CHECK_TASK).await?;
+    let rows = session.connection.client.query(&statement, &known.parameters()).await;
+    let failed = |error| session.connection.explain(format!("could not {CHECK_TASK}"), error);
+    let altered: Vec<u32> = rows.map_err(failed)?.iter().map(|row| row.get(0)).collect();
     for facts in checked_tables(batch).filter(|facts| altered.contains(&facts.table.oid)) {
         facts.is_outdated.store(true, Relaxed);
     }
@@ -63,7 +69,7 @@ pub(super) async fn encode_again(session: &WriterSession, batch: &mut EventBatch
             continue;
         }
         let name = &facts.table.sql_name;
-        let Some(new) = ApplyTable::read(client, &settings, name).await? else {
+        let Some(mut new) = ApplyTable::read(client, &settings, name).await? else {
             return Err(missing_table_error(name));
         };
         let place = |name: &str| new.columns.iter().position(|column| column.name == name);
@@ -74,6 +80,11 @@ pub(super) async fn encode_again(session: &WriterSession, batch: &mut EventBatch
         }
         if !new.has_key_of(facts) {
             return Err(altered_key_error(name));
+        }
+        if new.table.fingerprint == facts.table.fingerprint {
+            // The batch's own statements change the definition, for example by a trigger. So the
+            // table is not checked again.
+            new.table.fingerprint.clear();
         }
         *facts = Arc::new(new);
     }

@@ -15,7 +15,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{IsNull, Kind as TypeKind, ToSql, Type, to_sql_checked};
 use tokio_postgres::{Client, Statement};
 
-use super::altered_tables::checked_definitions;
+use super::altered_tables::{CHECK_TASK, checked_definitions};
 use super::is_row_refusal;
 use super::round::{self, RoundStep, RoundTable, StepAction};
 use super::session::WriterSession;
@@ -26,7 +26,7 @@ use crate::apply::write::statements::RowSource;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
 use pgspate_target::ledger::AppliedStream;
-use pgspate_target::refuse_altered_tables_sql;
+use pgspate_target::{KnownDefinitions, REFUSE_ALTERED_TABLES};
 
 /// Larger batches are staged, because parameters are held in memory as a whole.
 const DIRECT_BYTES_MAX: usize = 4 << 20;
@@ -116,8 +116,7 @@ async fn send_batch(
     for step in steps {
         statements.push(session.prepare(&step.sql, &step.task).await?);
     }
-    let check =
-        session.prepare(&refuse_altered_tables_sql(), "check the tables' definitions").await?;
+    let check = session.prepare(&REFUSE_ALTERED_TABLES, CHECK_TASK).await?;
     let advance = session.prepare(&AppliedStream::advance_sql(), "advance the stream").await?;
     let mut rows: Vec<Option<RowParameters>> = round_tables.iter().map(|_| None).collect();
     for (step, statement) in steps.iter().zip(&statements) {
@@ -188,10 +187,10 @@ async fn run_sql(connection: &Connection, sql: &str, task: &str) -> Result<()> {
 async fn check_definitions(
     connection: &Connection,
     check: &Statement,
-    (oids, prints): &(Vec<u32>, Vec<&str>),
+    known: &KnownDefinitions<'_>,
 ) -> Result<()> {
-    let outcome = connection.client.execute(check, &[oids, prints]).await;
-    outcome.map(drop).map_err(|error| connection.explain("a table was altered", error))
+    let outcome = connection.client.execute(check, &known.parameters()).await;
+    outcome.map(drop).map_err(|error| connection.explain(format!("could not {CHECK_TASK}"), error))
 }
 
 /// Runs a step. Returns the number of rows written, or the number that the step asks for.

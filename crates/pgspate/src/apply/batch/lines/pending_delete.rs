@@ -62,12 +62,12 @@ impl LineFeed {
             RecordGrouping::SecondHalf => return self.take_second_half(events, bytes, event_place),
             RecordGrouping::ByEvents | RecordGrouping::MayBeFirstHalf => {}
         }
+        let may_be_half = grouping == RecordGrouping::MayBeFirstHalf;
         if !events.is_empty() {
             self.keep_pending_delete();
+            self.builder.may_take_back_last = may_be_half;
         }
         let (before, is_replayed) = (self.logged_events(), self.builder.is_replaying());
-        let may_be_half = grouping == RecordGrouping::MayBeFirstHalf;
-        self.builder.may_take_back_last = may_be_half;
         self.builder.take_events(events, bytes, event_place)?;
         if may_be_half {
             let place = match self.logged_events() > before {
