@@ -67,15 +67,16 @@ async fn draw(connection: &Connection, table: &str, file: &Path) -> Result<Strin
 
 /// Formats the result: a line on the server, then the findings, the worst first.
 fn render(found: &Examination, style: TerminalStyle) -> String {
-    // Writing to a String cannot fail.
-    let mut text = format!(
-        "{} {}, database {}, role {}; sampled for {:.0} s\n",
+    let server = format!(
+        "{} {}, database {}, role {}; sampled for {:.0} s",
         found.flavour.name(),
         found.server_version,
         found.database,
         found.role,
         found.sampled_seconds
     );
+    // Writing to a String cannot fail.
+    let mut text = wrapped(&server, "") + "\n";
     for line in found.peculiarities {
         let _ = writeln!(text, "{}", wrapped(line, "  "));
     }
@@ -125,7 +126,7 @@ fn describe(finding: &Finding, advice: Option<&str>, style: TerminalStyle, text:
 }
 
 const INDENT: &str = "           ";
-const WIDTH: usize = 88;
+const WIDTH: usize = 80;
 
 /// Wraps a text into indented lines.
 pub(crate) fn wrapped(text: &str, indent: &str) -> String {

@@ -117,5 +117,29 @@ fn a_promoted_standby_that_had_all_changes_continues_the_stream() {
     }
     assert_eq!(rows(&case, "t"), "(1) (2) (3) (4) (5)");
     let digest = ask(&case.db.dsn(), "select digest from pgspate.stream");
-    assert!(digest.ends_with("/postgres/s timeline 2"), "{digest}");
+    assert!(digest.contains("/postgres/s timeline 2 from 0/"), "{digest}");
+}
+
+/// Two standbys become primaries one after the other. Both are on a timeline 2, which begins where
+/// each had stopped to replicate.
+#[test]
+fn a_second_standby_with_a_timeline_of_the_same_number_is_refused() {
+    let primary = primary();
+    let case = LoadCase::new("create table t (id int primary key)");
+    apply_successfully_from(&primary, &case, "--create-slot");
+    let behind = standby_of(&primary, false);
+    insert(&primary, 1, 3);
+    apply_successfully_from(&primary, &case, "");
+    let first = standby_of(&primary, false);
+    primary.kill().unwrap();
+    promote(&first);
+    insert(&first, 4, 5);
+    apply_successfully_from(&first, &case, "");
+    first.kill().unwrap();
+    promote(&behind);
+    insert(&behind, 100, 20_000);
+    let run = apply_from(&behind, &case, "");
+    assert_eq!(run.status, Some(2), "{}", run.stderr);
+    assert!(run.stderr.contains("its timeline 2 begins at"), "{}", run.stderr);
+    assert_eq!(rows(&case, "t"), "(1) (2) (3) (4) (5)");
 }

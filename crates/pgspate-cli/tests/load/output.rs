@@ -102,7 +102,7 @@ fn the_plan_shows_every_choice_and_its_reason() {
     input    delimiter ",": 20 fields in each line
     input    header yes: as given
     table    public.t
-    path     binary COPY: every column has an exact encoder; unusual values go as text
+    path     binary COPY: all columns have exact encoders; unusual values go as text
     lanes    1: the input is small
     chunks   4 MiB of input, cut at record edges
     commit   all at the end: a load that fails leaves nothing behind
@@ -240,7 +240,7 @@ fn the_plan_of_a_big_load_has_several_lanes() {
     input    delimiter ",": 2 fields in each line
     input    header yes: the first line names the table's columns
     table    public.t
-    path     binary COPY: every column has an exact encoder; unusual values go as text
+    path     binary COPY: all columns have exact encoders; unusual values go as text
     lanes    [LANES]: the server is on this machine, with [CORES] processors
     chunks   4 MiB of input, cut at record edges
     commit   all at the end: a load that fails leaves nothing behind
@@ -265,7 +265,7 @@ fn the_plan_for_a_new_table_creates_nothing() {
         name text
     );
     table    public.t
-    path     binary COPY: every column has an exact encoder; unusual values go as text
+    path     binary COPY: all columns have exact encoders; unusual values go as text
     lanes    1: the input is small
     chunks   4 MiB of input, cut at record edges
     commit   all at the end: a load that fails leaves nothing behind

@@ -39,7 +39,7 @@ fn a_shadow_table_keeps_all_properties_of_the_table() {
     input    header yes: as given
     table    public.t
     replace  shadow table, which takes the table's place: as asked
-    path     binary COPY: every column has an exact encoder; unusual values go as text
+    path     binary COPY: all columns have exact encoders; unusual values go as text
     lanes    1: the input is small
     chunks   4 MiB of input, cut at record edges
     commit   all at the end: a load that fails leaves nothing behind

@@ -27,7 +27,7 @@ fn the_plan_names_the_way_to_replace_and_its_reason() {
     table    public.t
     replace  one transaction, truncate and COPY FREEZE: constraint other_t_fkey on table
           … public.other depends on it
-    path     binary COPY: every column has an exact encoder; unusual values go as text
+    path     binary COPY: all columns have exact encoders; unusual values go as text
     lanes    1: the input is small
     chunks   4 MiB of input, cut at record edges
     commit   all at the end: a load that fails leaves nothing behind
@@ -43,7 +43,7 @@ fn the_plan_names_the_way_to_replace_and_its_reason() {
     input    header yes: the first line names the table's columns
     table    public.t
     at once  one transaction: constraint other_t_fkey on table public.other depends on it
-    path     binary COPY: every column has an exact encoder; unusual values go as text
+    path     binary COPY: all columns have exact encoders; unusual values go as text
     lanes    1: the input is small
     chunks   4 MiB of input, cut at record edges
     commit   all at the end: a load that fails leaves nothing behind
@@ -166,7 +166,7 @@ fn rows_of_partitioned_tables_and_of_partitions_are_replaced() {
     input    header yes: the first line names the table's columns
     table    public.t
     replace  one transaction, truncate and COPY: it is partitioned
-    path     binary COPY: every column has an exact encoder; unusual values go as text
+    path     binary COPY: all columns have exact encoders; unusual values go as text
     lanes    1: the input is small
     chunks   4 MiB of input, cut at record edges
     commit   all at the end: a load that fails leaves nothing behind
@@ -186,7 +186,7 @@ fn rows_of_partitioned_tables_and_of_partitions_are_replaced() {
     input    header yes: the first line names the table's columns
     table    public.low
     replace  one transaction, truncate and COPY FREEZE: it is a partition
-    path     binary COPY: every column has an exact encoder; unusual values go as text
+    path     binary COPY: all columns have exact encoders; unusual values go as text
     lanes    1: the input is small
     chunks   4 MiB of input, cut at record edges
     commit   all at the end: a load that fails leaves nothing behind

@@ -9,8 +9,8 @@ mod start;
 mod tables_being_copied;
 mod timeline;
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio_postgres::error::SqlState;
@@ -19,7 +19,7 @@ pub use position::SlotPosition;
 pub use slot_source::SlotSource;
 pub use start::SlotStart;
 pub use tables_being_copied::TablesBeingCopied;
-use timeline::digest;
+use timeline::{CurrentTimeline, digest};
 
 use crate::postgres::{
     Confirmer, PublishedTable, SlotAddress, check_publication, list_published_tables,
@@ -46,8 +46,8 @@ pub struct Slot {
     /// same name.
     pub identity: String,
     pub(crate) timeline: Timeline,
-    /// The timeline that the run reads; 0 for a standby, whose timeline may change at any time.
-    pub(crate) read_from: Arc<AtomicU32>,
+    /// The timeline that the run reads; unknown for a standby, whose timeline may change at any time.
+    pub(crate) read_from: CurrentTimeline,
     /// The end of the server's log when the server was asked.
     pub log_end: Lsn,
     /// Whether the server is a standby, which may not have received all log yet.
@@ -133,7 +133,10 @@ impl Slot {
             }
         };
         let is_standby: bool = row.get(7);
-        let read_from = Arc::new(AtomicU32::new(if is_standby { 0 } else { id }));
+        let read_from = match is_standby {
+            true => CurrentTimeline::default(),
+            false => CurrentTimeline::new(timeline.mark()),
+        };
         connection.close().await;
         let identity = format!("{system}/{database}/{name}");
         Ok(Slot {
@@ -181,7 +184,7 @@ impl Slot {
 
     /// Returns the digest of positions on the timeline that is read now.
     pub fn digest(&self) -> String {
-        digest(&self.identity, self.read_from.load(Relaxed))
+        digest(&self.identity, self.read_from.get())
     }
 }
 

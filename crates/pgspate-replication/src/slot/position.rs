@@ -1,11 +1,9 @@
 //! The position in a slot's stream: the end of the last whole transaction in the server's log.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 use super::Slot;
-use super::timeline::digest;
+use super::timeline::{CurrentTimeline, digest};
 use crate::{LagMeter, SourceNames, SourcePoint, SourcePosition};
 use pgspate_events::Lsn;
 use pgspate_target::ledger::StreamPosition;
@@ -22,7 +20,7 @@ pub struct SlotPosition {
     /// The identity of the slot: server, database and slot name.
     identity: String,
     /// The timeline that is read.
-    read_from: Arc<AtomicU32>,
+    read_from: CurrentTimeline,
     /// The end of the last record.
     last: Option<Lsn>,
     /// The end of the last whole transaction.
@@ -32,7 +30,7 @@ pub struct SlotPosition {
 impl SlotPosition {
     /// Returns the position before the first transaction of `slot`.
     pub fn new(slot: &Slot) -> SlotPosition {
-        let (identity, read_from) = (slot.identity.clone(), Arc::clone(&slot.read_from));
+        let (identity, read_from) = (slot.identity.clone(), slot.read_from.clone());
         SlotPosition { identity, read_from, last: None, whole: None }
     }
 }
@@ -50,11 +48,7 @@ impl SourcePosition for SlotPosition {
 
     fn mark(&self, ordinal: u64, _: &SourceNames) -> StreamPosition {
         let source = self.whole.unwrap_or_default().to_string();
-        StreamPosition {
-            ordinal,
-            source,
-            digest: digest(&self.identity, self.read_from.load(Relaxed)),
-        }
+        StreamPosition { ordinal, source, digest: digest(&self.identity, self.read_from.get()) }
     }
 
     fn point(&self) -> Option<SourcePoint> {

@@ -5,7 +5,6 @@
 //! that were received of a partly received transaction are counted, and then skipped.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
@@ -180,14 +179,14 @@ impl Slot {
         let now = self.inspect_again().await?;
         now.check_identity(&self.identity)?;
         // The received transactions must be in the history of the current server.
-        now.timeline.check(self.read_from.load(Relaxed), from, name)?;
+        now.timeline.check(self.read_from.get(), from, name)?;
         if let Some(reader) = now.found.as_ref().and_then(|found| found.reader) {
             return Err(slot_in_use_error(name, reader));
         }
         // Ask for the applied position only now: it is at least the confirmed position found above.
         let upto = upto();
         now.check(from, upto)?;
-        self.read_from.store(now.read_from.load(Relaxed), Relaxed);
+        self.read_from.set(now.read_from.get());
         SlotStream::start(dsn, name, publication, from, upto).await
     }
 }

@@ -179,10 +179,8 @@ fn slot_ahead_error(name: &str, confirmed: Lsn, at: Lsn) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::super::ExistingSlot;
-    use super::super::timeline::Timeline;
+    use super::super::timeline::{CurrentTimeline, Timeline};
     use super::*;
     use pgspate_target::connect::{Dsn, Environment};
 
@@ -194,7 +192,7 @@ mod tests {
             publication: "p".to_owned(),
             identity: "1/d/s".to_owned(),
             timeline: Timeline::new(2, Some("1\t0/600\tpromoted")),
-            read_from: Arc::default(),
+            read_from: CurrentTimeline::default(),
             log_end: Lsn(0x900),
             is_standby: false,
             found: confirmed.map(|at| ExistingSlot { confirmed: Lsn(at), reader: None }),

@@ -135,6 +135,6 @@ fn choose_mode(columns: &[PlannedColumn], encoding: Option<&str>) -> (EncodeMode
             format!("all rows go as text, which the server parses: {reason}"),
         );
     }
-    let reason = "every column has an exact encoder; unusual values go as text";
+    let reason = "all columns have exact encoders; unusual values go as text";
     (EncodeMode::Binary, reason.to_owned())
 }
