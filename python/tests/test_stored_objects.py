@@ -13,6 +13,7 @@ pytest.importorskip("psycopg")
 
 import pgspate.sqlalchemy  # noqa: E402
 from sqlalchemy import orm  # noqa: E402
+from sqlalchemy.dialects import postgresql  # noqa: E402
 
 
 class Base(orm.DeclarativeBase):
@@ -116,7 +117,7 @@ class Tagged(Base):
     __tablename__ = "tagged"
 
     id = orm.mapped_column(sa.Integer, primary_key=True)
-    tags = orm.mapped_column(sa.ARRAY(sa.String(9)))
+    tags = orm.mapped_column(postgresql.ARRAY(sa.String(9)))
 
 
 @pytest.mark.parametrize("within", [False, True])
