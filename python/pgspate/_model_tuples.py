@@ -54,9 +54,9 @@ def refuse_other_tables(expression: Any, table: sa.FromClause) -> None:
 
 def with_array_casts(expression: Any) -> Any:
     """Returns the expression with arrays cast to their types. A literal has no type of its own."""
-    def cast_array(part: Any, **_: Any) -> Any:
-        is_array = isinstance(part, sa.BindParameter) and isinstance(part.type, sa.ARRAY)
-        return sa.cast(part, part.type) if is_array and not part.expanding else None
+    def cast_array(element: Any, **_: Any) -> Any:
+        is_array = isinstance(element, sa.BindParameter) and isinstance(element.type, sa.ARRAY)
+        return sa.cast(element, element.type) if is_array and not element.expanding else None
 
     return visitors.replacement_traverse(expression, {}, cast_array)
 
