@@ -100,7 +100,8 @@ proptest! {
                 .filter(|step| !matches!(step, SharedKeyStep::Insert(..))).collect()).collect(),
         };
         let (log, expected) = log_of(&start, &transactions);
-        let fold_key = FoldKey { columns: vec![(0, KeyForm::Text)], is_deferrable, ..FoldKey::default() };
+        let columns = vec![(0, KeyForm::Text)];
+        let fold_key = FoldKey { columns, is_deferrable, ..FoldKey::default() };
         let mut rows = start;
         let folded = fold(&log, 0..log.changes().len(), &[&fold_key]).unwrap();
         prop_assert_eq!(folded.tables[0].missing, 0);

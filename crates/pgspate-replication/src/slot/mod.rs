@@ -46,7 +46,8 @@ pub struct Slot {
     /// same name.
     pub identity: String,
     pub(crate) timeline: Timeline,
-    /// The timeline that the run reads; unknown for a standby, whose timeline may change at any time.
+    /// The timeline that the run reads. It is unknown for a standby, whose timeline may change at
+    /// any time.
     pub(crate) read_from: CurrentTimeline,
     /// The end of the server's log when the server was asked.
     pub log_end: Lsn,

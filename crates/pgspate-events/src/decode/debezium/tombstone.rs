@@ -74,8 +74,8 @@ impl Debezium {
     }
 
     /// Returns the table of a tombstone. It is the topic's only table, unless the tombstone's key
-    /// has another schema than the keys of that table. Otherwise it is the table that the key's schema or the
-    /// topic names. Returns `None` if neither does, and no row came before.
+    /// has another schema than the keys of that table. Otherwise it is the table that the key's
+    /// schema or the topic names. Returns `None` if neither does, and no row came before.
     ///
     /// # Errors
     /// If the tombstone does not name its table, and rows of other tables came before.
