@@ -156,6 +156,7 @@ class Ticket:
         """Writes the rows of these attempts into the table, all at once.
 
         A job that is complete returns the report of its completion. So the call can be repeated.
+        After a lost connection, the call tries for ten minutes to complete the job.
 
         Raises:
             UsageError: There is no receipt of a part that is written, or of two attempts of it.

@@ -28,6 +28,7 @@ mod value_text;
 mod writer;
 
 use std::ffi::OsString;
+use std::time::Duration;
 
 use pgspate::session::WaitLimits;
 use pgspate::source::Input;
@@ -42,6 +43,10 @@ use call::{CallState, NoProgress, Stop};
 use errors::to_exception;
 use events::EventBytes;
 use options::{ApplyCall, CallData, CallOptions, RowCommandOptions, prepare_apply};
+
+/// How long a driver tries to complete a job after a lost connection. The rows of all tasks are at
+/// stake: a driver that gives up aborts the job.
+const COMPLETION_RETRY: Duration = Duration::from_secs(600);
 
 /// Runs a load and returns its report as JSON.
 #[pyfunction(name = "load")]
@@ -248,7 +253,8 @@ fn fleet_complete<'py>(
     run_fleet(py, options, move |dsn, runtime| {
         let receipts: Vec<driven::FleetReceipt> = parse_json(&receipts)?;
         let ticket: driven::FleetTicket = parse_json(&ticket)?;
-        let (sync, limits) = (sync_of_job(&ticket.options)?, WaitLimits::default());
+        let limits = WaitLimits { retry_for: COMPLETION_RETRY, ..WaitLimits::default() };
+        let sync = sync_of_job(&ticket.options)?;
         as_json(&driven::complete(&ticket, &receipts, sync, &dsn, limits, runtime)?)
     })
 }

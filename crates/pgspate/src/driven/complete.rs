@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use tokio::runtime::Handle;
 use tokio_postgres::Client;
 
+use super::completion_sessions::CompletionSessions;
 use super::staged::StagedParts;
 use super::{FleetJobOptions, FleetJobReport, FleetMode, FleetReceipt, FleetTicket, merge};
 use crate::care::JobShadow;
@@ -46,14 +47,15 @@ pub fn complete(
     let mut backoff = ReconnectBackoff::new(limits.retry_for);
     let syncs = ticket.options.mode == FleetMode::Sync;
     let sync = sync.unwrap_or_default();
+    let sessions = CompletionSessions::new(&dsn);
     loop {
         let completed = match syncs && !ticket.is_complete {
-            true => merge::complete(ticket, receipts, sync.clone(), &dsn, limits, runtime),
-            false => runtime.block_on(complete_once(ticket, receipts, &dsn, limits)),
+            true => merge::complete(ticket, receipts, sync.clone(), &sessions, limits, runtime),
+            false => runtime.block_on(complete_once(ticket, receipts, &sessions, limits)),
         };
         match completed {
             // If the answer to the commit was lost, the next try finds the report.
-            Err(error) if error.is_retryable() && backoff.wait(|| false) => {}
+            Err(error) if error.is_retryable() && sessions.wait(&mut backoff, limits) => {}
             result => return result,
         }
     }
@@ -62,10 +64,10 @@ pub fn complete(
 async fn complete_once(
     ticket: &FleetTicket,
     receipts: &[FleetReceipt],
-    dsn: &Dsn,
+    sessions: &CompletionSessions<'_>,
     limits: WaitLimits,
 ) -> Result<FleetJobReport> {
-    let connection = dsn.connect("pgspate fleet").await?;
+    let connection = sessions.open().await?;
     let completion = Completion { connection: &connection, ticket, limits };
     let report = completion.run(receipts).await?;
     drop_stage(&connection.client, ticket).await;

@@ -7,6 +7,7 @@ use tokio::runtime::Handle;
 use tokio_postgres::Client;
 
 use super::complete::{JobState, begin_sql, drop_stage, find_winners, lock};
+use super::completion_sessions::CompletionSessions;
 use super::staged::StagedParts;
 use super::{FleetJobReport, FleetReceipt, FleetTicket};
 use crate::format::memory::{BatchIter, BatchTarget, ProgramBatches};
@@ -15,7 +16,6 @@ use crate::reading::{InputOrigin, LoadWatch};
 use crate::sync::fleet_job::FleetJobRows;
 use crate::sync::{self, SyncOptions, SyncReport};
 use crate::{Error, ErrorKind, Result};
-use pgspate_target::connect::Dsn;
 use pgspate_target::ledger;
 use pgspate_target::server_error;
 use pgspate_target::session::WaitLimits;
@@ -48,12 +48,12 @@ pub(super) fn complete(
     ticket: &FleetTicket,
     receipts: &[FleetReceipt],
     options: SyncOptions,
-    dsn: &Dsn,
+    sessions: &CompletionSessions<'_>,
     limits: WaitLimits,
     runtime: &Handle,
 ) -> Result<FleetJobReport> {
     check_options(&options)?;
-    let find = || runtime.block_on(find_state(ticket, receipts, dsn, limits));
+    let find = || runtime.block_on(find_state(ticket, receipts, sessions, limits));
     let StagedSync { columns, rows, report } = match find()? {
         SyncState::Complete(report) => return Ok(report),
         SyncState::Open(staged) => staged,
@@ -63,7 +63,7 @@ pub(super) fn complete(
     let table = Some(report.table.clone());
     let options = SyncOptions { reading, table, limits, read_ahead: AutoChoice::Never, ..options };
     let watch = Arc::new(LoadWatch::default());
-    let synced = sync::prepare(options, dsn.clone(), runtime)
+    let synced = sync::prepare(options, sessions.dsn.clone(), runtime)
         .and_then(|prepared| prepared.with_fleet_job(rows)?.run(&watch));
     // Another call may have completed the job, or the answer to the commit was lost.
     let completed = match synced {
@@ -76,7 +76,7 @@ pub(super) fn complete(
     runtime.block_on(async {
         // Ignored, like an error of dropping: the job is complete, and `pgspate status` shows a
         // stage that is left.
-        if let Ok(connection) = dsn.connect("pgspate fleet").await {
+        if let Ok(connection) = sessions.dsn.connect("pgspate fleet").await {
             drop_stage(&connection.client, ticket).await;
         }
     });
@@ -103,14 +103,14 @@ struct StagedSync {
 async fn find_state(
     ticket: &FleetTicket,
     receipts: &[FleetReceipt],
-    dsn: &Dsn,
+    sessions: &CompletionSessions<'_>,
     limits: WaitLimits,
 ) -> Result<SyncState> {
-    let connection = dsn.connect("pgspate fleet").await?;
+    let connection = sessions.open().await?;
     let client = &connection.client;
     let failed = || server_error(format!("could not complete {}", ticket.title()));
     client.batch_execute(&begin_sql(limits)).await.map_err(failed())?;
-    let found = find_in_transaction(client, ticket, receipts).await;
+    let found = find_in_transaction(client, ticket, receipts, sessions).await;
     client.batch_execute("rollback").await.map_err(failed())?;
     if let Ok(SyncState::Complete(_)) = &found {
         drop_stage(client, ticket).await;
@@ -122,6 +122,7 @@ async fn find_in_transaction(
     client: &Client,
     ticket: &FleetTicket,
     receipts: &[FleetReceipt],
+    sessions: &CompletionSessions<'_>,
 ) -> Result<SyncState> {
     let table = match lock(client, ticket).await? {
         JobState::Open(table) => table,
@@ -167,6 +168,7 @@ async fn find_in_transaction(
         table_oid: table.oid,
         query: (rows > 0).then(|| (staged.columns_in(""), staged.select())),
         rows: rows.unsigned_abs(),
+        writing_backend: Arc::clone(&sessions.last_backend),
         attempts: ticket.options.max_rejects.map(|_| winners.iter().map(|it| it.xid).collect()),
         report: Box::new(move |synced| stored.with_counts(synced).as_json()),
     };

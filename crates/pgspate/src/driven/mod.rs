@@ -12,6 +12,7 @@
 
 mod begin;
 mod complete;
+mod completion_sessions;
 mod connection;
 mod merge;
 mod part;

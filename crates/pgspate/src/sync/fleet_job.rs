@@ -4,6 +4,9 @@
 //! The rows are copied from the job's stage to the session's stage. The transaction that writes the
 //! differences also marks the job as complete.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+
 use tokio_postgres::Client;
 
 use super::{PreparedSync, SyncReport};
@@ -26,6 +29,9 @@ pub(crate) struct FleetJobRows {
     pub(crate) rows: u64,
     /// The numbers of the attempts whose rejected rows stay; `None` if no row may be rejected.
     pub(crate) attempts: Option<Vec<i64>>,
+    /// The process id of the backend that writes, for the caller. The backend may outlive a lost
+    /// connection, and keep the lock on the job's row.
+    pub(crate) writing_backend: Arc<AtomicI32>,
     /// Returns the job's report as the ledger keeps it.
     pub(crate) report: WriteJobReport,
 }
@@ -41,6 +47,7 @@ impl FleetJobRows {
     pub(super) async fn stage(&self, session: &mut LaneSession) -> Result<()> {
         let failed = server_error("could not read the job's stage".to_owned());
         let client = &session.connection.client;
+        self.writing_backend.store(session.connection.backend_pid(), Ordering::Relaxed);
         let staged = match &self.query {
             Some((columns, query)) => {
                 let sql = format!("insert into {STAGE_NAME} ({columns}) {query}");
