@@ -329,7 +329,11 @@ impl TargetTable {
                 fetch(INDEXES),
                 fetch("select oid from target")
             );
-            let (table, oid_after) = (table.map_err(failed())?, oid_after.map_err(failed())?);
+            // In the order of the queries: in a transaction, an error makes the later ones fail.
+            let (table, types) = (table.map_err(failed())?, types.map_err(failed())?);
+            let (columns, keys) = (columns.map_err(failed())?, keys.map_err(failed())?);
+            let (triggers, indexes) = (triggers.map_err(failed())?, indexes.map_err(failed())?);
+            let oid_after = oid_after.map_err(failed())?;
             let Some(row) = table.first() else { return Ok(None) };
             let oid = row.get(0);
             if oid_after.first().map(|row| row.get(0)) != Some(Some(oid)) {
@@ -337,23 +341,19 @@ impl TargetTable {
                 // tables.
                 continue;
             }
-            let types = read_types(&types.map_err(failed())?);
-            let keys = keys.map_err(failed())?;
+            let types = read_types(&types);
             let keys_where = |to_itself: bool| -> Vec<String> {
                 let keys = keys.iter().filter(|key| key.get::<_, bool>(1) == to_itself);
                 keys.map(|key| key.get(0)).collect()
             };
-            let indexes = indexes.map_err(failed())?;
             return Ok(Some(TargetTable {
                 oid,
                 schema: row.get(1),
                 name: row.get(2),
                 kind: row.get::<_, String>(3).chars().next().unwrap_or('r'),
                 sql_name: row.get(4),
-                columns: (columns.map_err(failed())?.iter())
-                    .map(|row| read_column(row, &types))
-                    .collect(),
-                triggers: triggers.map_err(failed())?.iter().map(read_trigger).collect(),
+                columns: columns.iter().map(|row| read_column(row, &types)).collect(),
+                triggers: triggers.iter().map(read_trigger).collect(),
                 foreign_keys: keys_where(false),
                 self_references: keys_where(true),
                 indexes: indexes.iter().map(|row| (row.get(0), row.get(1))).collect(),

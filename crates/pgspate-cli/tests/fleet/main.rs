@@ -15,6 +15,7 @@ mod faults;
 mod fences;
 mod job_ends;
 mod loads;
+mod lock_waits;
 mod lost_completions;
 mod members;
 #[allow(dead_code, reason = "other tests use the rest of this module")]

@@ -111,9 +111,9 @@ pub(super) async fn drop_old_stages(client: &Client, begun: &BegunFleetJob) {
     for fence in begun.first_fence()..begun.fence {
         let stage = stage_name(begun.job, fence);
         end_writers(client, &stage).await;
-        let sql = format!("set lock_timeout = '1s'; drop table if exists {stage}");
+        // One message is one transaction.
+        let sql = format!("set local lock_timeout = '1s'; drop table if exists {stage}");
         let _ = client.batch_execute(&sql).await;
-        let _ = client.batch_execute("reset lock_timeout").await;
     }
 }
 

@@ -2,6 +2,7 @@
 
 use tokio::runtime::Handle;
 use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
 
 use super::{
     AbortOutcome, FleetCommit, FleetJobOptions, FleetMode, FleetTicket, StreamEpoch, merge,
@@ -18,7 +19,7 @@ use pgspate_target::ledger::{
 use pgspate_target::session::{ReconnectBackoff, WaitLimits};
 use pgspate_target::{
     TableDependencies, TableStorage, TargetTable, TypedQuery, UnloggedExtent, begin_pinned_sql,
-    quote_ident, server_error, suggest_table,
+    locking_sessions, quote_ident, server_error, suggest_table,
 };
 
 /// Begins a job that writes a table. If an earlier run of the driver has begun a job of this name,
@@ -27,8 +28,9 @@ use pgspate_target::{
 ///
 /// # Errors
 /// [`ErrorKind::Usage`] if the options exclude each other. [`ErrorKind::Plan`] if the table does
-/// not exist or cannot be written this way. The errors of [`ledger::begin_fleet_job`] and of
-/// [`ledger::join_epoch`].
+/// not exist or cannot be written this way. [`ErrorKind::Server`] with SQLSTATE 55P03 if another
+/// session locks the table for longer than the limit. The errors of [`ledger::begin_fleet_job`] and
+/// of [`ledger::join_epoch`].
 pub fn begin(
     table: &str,
     name: Option<&str>,
@@ -54,47 +56,81 @@ pub fn begin(
     };
     runtime.block_on(async {
         let client = &connection.client;
-        let target = read_table(client, table).await?;
-        check_table(client, &target, name, &options).await?;
-        sync.map_or(Ok(()), |_| check_can_compare(&target))?;
-        let epoch_name = options.epoch.as_ref().map(StreamEpoch::title);
-        let name = epoch_name.as_deref().or(name);
-        let new = NewFleetJob {
-            name,
-            table_oid: target.oid,
-            table: &target.sql_name,
-            options: &stored,
-            destination: destination(client, &target, &options).await?,
-            marks_attempts: options.max_rejects.is_some(),
-        };
-        let (begun, warning) = record_job(client, new, options.epoch.as_ref()).await?;
-        let shadow = match new.destination == FleetDestination::CreatedLater && !begun.is_complete {
-            true => create_shadow(&connection, &target, &begun).await?,
-            false => None,
-        };
-        let mut warnings: Vec<String> = warning.into_iter().collect();
-        // Streams into the same table have unfinished jobs all the time.
-        if options.epoch.is_none() {
-            warnings.extend(ledger::abandoned_fleet_jobs(client, target.oid, begun.job).await?);
+        limit_waits(client, limits).await?;
+        match begin_once(&connection, table, name, options, sync, &stored).await {
+            Err(error) => Err(hint_lock_holder(client, table, error).await),
+            begun => begun,
         }
-        let has_shadow = shadow.is_some();
-        let destination = match new.destination {
-            FleetDestination::Table { .. } => target.sql_name.clone(),
-            _ => shadow.unwrap_or_else(|| ledger::stage_name(begun.job, begun.fence)),
-        };
-        Ok(FleetTicket {
-            job: begun.job,
-            fence: begun.fence,
-            name: name.map(str::to_owned),
-            table: target.sql_name,
-            table_oid: target.oid,
-            destination,
-            has_shadow,
-            options,
-            is_complete: begun.is_complete,
-            warnings,
-        })
     })
+}
+
+/// Sets how long the session waits for locks, and switches the server's other timeouts off.
+async fn limit_waits(client: &Client, limits: WaitLimits) -> Result<()> {
+    let failed = server_error("could not set the session's time limits".to_owned());
+    client.batch_execute(&limits.session_sql()).await.map_err(failed)
+}
+
+/// Begins a job over a connection. `stored` has the options as the ledger keeps them.
+async fn begin_once(
+    connection: &Connection,
+    table: &str,
+    name: Option<&str>,
+    options: FleetJobOptions,
+    sync: Option<&SyncOptions>,
+    stored: &str,
+) -> Result<FleetTicket> {
+    let client = &connection.client;
+    let target = read_table(client, table).await?;
+    check_table(client, &target, name, &options).await?;
+    sync.map_or(Ok(()), |_| check_can_compare(&target))?;
+    let epoch_name = options.epoch.as_ref().map(StreamEpoch::title);
+    let name = epoch_name.as_deref().or(name);
+    let new = NewFleetJob {
+        name,
+        table_oid: target.oid,
+        table: &target.sql_name,
+        options: stored,
+        destination: destination(client, &target, &options).await?,
+        marks_attempts: options.max_rejects.is_some(),
+    };
+    let (begun, warning) = record_job(client, new, options.epoch.as_ref()).await?;
+    let shadow = match new.destination == FleetDestination::CreatedLater && !begun.is_complete {
+        true => create_shadow(connection, &target, &begun).await?,
+        false => None,
+    };
+    let mut warnings: Vec<String> = warning.into_iter().collect();
+    // Streams into the same table have unfinished jobs all the time.
+    if options.epoch.is_none() {
+        warnings.extend(ledger::abandoned_fleet_jobs(client, target.oid, begun.job).await?);
+    }
+    let has_shadow = shadow.is_some();
+    let destination = match new.destination {
+        FleetDestination::Table { .. } => target.sql_name.clone(),
+        _ => shadow.unwrap_or_else(|| ledger::stage_name(begun.job, begun.fence)),
+    };
+    Ok(FleetTicket {
+        job: begun.job,
+        fence: begun.fence,
+        name: name.map(str::to_owned),
+        table: target.sql_name,
+        table_oid: target.oid,
+        destination,
+        has_shadow,
+        options,
+        is_complete: begun.is_complete,
+        warnings,
+    })
+}
+
+/// Adds a hint to the error of a lock that was not granted in time: which session uses the table.
+async fn hint_lock_holder(client: &Client, table: &str, error: Error) -> Error {
+    if error.sqlstate() != Some(&SqlState::LOCK_NOT_AVAILABLE) {
+        return error;
+    }
+    let oid = TargetTable::find_oid(client, table).await.ok().flatten().unwrap_or_default();
+    let holders = locking_sessions(client, oid).await.unwrap_or_default();
+    let who = holders.first().map_or("another session", String::as_str);
+    error.hint(format!("{table} is in use by {who}. End that session, or begin the job later."))
 }
 
 /// Records the job in the ledger, or joins the job that another task of the epoch has recorded.
@@ -286,6 +322,8 @@ pub fn abort(
     runtime.block_on(async {
         let connection = dsn.connect("pgspate fleet").await?;
         let client = &connection.client;
+        // A completion may hold the lock on the job's row.
+        limit_waits(client, limits).await?;
         if ledger::fence_off(client, &ticket.begun(), ticket.stage()).await? {
             let is_kept =
                 ticket.commits_parts() && ledger::keeps_committed_parts(client, ticket.job).await?;
