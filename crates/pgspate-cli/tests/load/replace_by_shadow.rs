@@ -573,27 +573,3 @@ fn a_table_with_a_foreign_key_that_is_not_validated_is_not_exchanged() {
     hint: `--replace` alone replaces the rows in one transaction.
     ");
 }
-
-#[test]
-fn a_shadow_table_is_dropped_only_together_with_its_chunks() {
-    let case = LoadCase::new("create table t (id int, note text)");
-    case.put("first.csv", "id,note\n1,x\n");
-    case.load("first.csv --table t --quiet").success();
-    case.db.run(
-        "truncate t;
-         create function refuse() returns trigger language plpgsql as
-             'begin raise exception ''not now''; end';
-         create trigger refuse before delete on pgspate.ledger
-             for each row execute function refuse()",
-    );
-    case.put("t.csv", csv_text(1) + "x,bad\n");
-    let run = case.load("t.csv --table t --atomic --commit chunk --lanes 1 --quiet");
-    assert_eq!(run.status, Some(2), "{}", run.stderr);
-    let chunks = "select count(*) > 0 from pgspate.ledger where rows_written > 1";
-    assert_eq!((count_shadow_schemas(&case), case.value(chunks)), ("1".into(), "t".into()));
-    case.db.run("drop trigger refuse on pgspate.ledger");
-    case.put("t.csv", csv_text(1) + "7,good\n");
-    case.load("t.csv --table t --atomic --commit chunk --lanes 1 --quiet").success();
-    assert_eq!(count_shadow_schemas(&case), "0");
-    assert_eq!(case.value("select count(*) from t"), (ROWS + 1).to_string());
-}

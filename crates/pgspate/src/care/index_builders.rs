@@ -3,11 +3,12 @@
 use std::collections::VecDeque;
 use std::sync::Mutex;
 
-use futures_util::future::try_join_all;
+use futures_util::future::join_all;
 
 use super::TableWork;
-use crate::Result;
+use crate::{Error, Result};
 use pgspate_target::connect::Connection;
+use pgspate_target::session::cancel_when;
 
 /// Maximum number of connections that build at the same time. Each connection uses up to
 /// `maintenance_work_mem`. Measured on two processors with three indexes of 2.4 M rows, and with
@@ -23,7 +24,7 @@ pub(super) struct IndexBuilders<'a> {
     pub(super) count: usize,
     /// An open connection for the first builder.
     pub(super) first_connection: Option<&'a Connection>,
-    /// Whether the first failure ends all builders.
+    /// Whether the first failed build cancels the other builds.
     pub(super) stops_at_first_error: bool,
 }
 
@@ -34,7 +35,7 @@ impl IndexBuilders<'_> {
     ///
     /// # Errors
     /// If the first connection cannot be opened. With `stops_at_first_error`, also the first failed
-    /// build.
+    /// build. No build is running any more then.
     pub(super) async fn run<W, T>(
         &self,
         queue: Vec<(String, W)>,
@@ -42,36 +43,45 @@ impl IndexBuilders<'_> {
     ) -> Result<Vec<Result<T>>> {
         let queue = Mutex::new(VecDeque::from(queue));
         let (done, names) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+        // The error that ends all builders. The builds that it cancels have errors of their own.
+        let failure: Mutex<Option<Error>> = Mutex::new(None);
+        let is_over = || failure.lock().expect("no panic while held").is_some();
+        let end_with = |error| {
+            failure.lock().expect("no panic while held").get_or_insert(error);
+        };
         let builder = async |ordinal: usize| {
             let new_connection = match (ordinal, self.first_connection) {
                 (0, Some(_)) => None,
                 _ => match self.work.dsn.connect(self.application_name).await {
                     Ok(connection) => Some(connection),
-                    Err(error) if ordinal == 0 => return Err(error),
+                    Err(error) if ordinal == 0 => return end_with(error),
                     // The server has no free connection for this builder. The other builders do its
                     // work.
-                    Err(_) => return Ok(()),
+                    Err(_) => return,
                 },
             };
             let Some(connection) = new_connection.as_ref().or(self.first_connection) else {
-                return Ok(());
+                return;
             };
-            loop {
+            while !is_over() {
                 let next = queue.lock().expect("no panic while held").pop_front();
-                let Some((name, work)) = next else { return Ok(()) };
+                let Some((name, work)) = next else { return };
                 self.update_names(&names, |names| names.push(name.clone()));
-                let built = build(connection, work).await;
+                let sessions = [connection.canceller()];
+                let built = cancel_when(is_over, &sessions, build(connection, work)).await;
                 self.update_names(&names, |names| names.retain(|it| *it != name));
                 match built {
-                    Err(error) if self.stops_at_first_error => return Err(error),
+                    Err(error) if self.stops_at_first_error => return end_with(error),
                     built => done.lock().expect("no panic while held").push(built),
                 }
             }
         };
-        let ended = try_join_all((0..self.count).map(builder)).await;
+        join_all((0..self.count).map(builder)).await;
         self.work.progress.set_phase(None);
-        ended?;
-        Ok(done.into_inner().expect("no panic while held"))
+        match failure.into_inner().expect("no panic while held") {
+            Some(error) => Err(error),
+            None => Ok(done.into_inner().expect("no panic while held")),
+        }
     }
 
     /// Changes the list of indexes that are being built, and displays the list.

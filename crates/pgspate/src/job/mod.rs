@@ -192,14 +192,22 @@ impl JobSession {
         Some(self.opened.as_ref()?.done.totals())
     }
 
-    /// Deletes the job, which has written nothing. A job with changes to the table that are not
-    /// restored stays in the ledger; then returns a hint about these changes.
+    /// Deletes the job, which has written nothing, and its shadow table. A job with changes to the
+    /// table that are not restored stays in the ledger. Returns a hint about what stays.
     pub(crate) fn delete_unused(&mut self) -> Option<String> {
         let job = self.opened.take()?.job;
-        // An error is ignored: the next run of the load also deletes the job.
         let result =
             self.with_client(async |client: &Client| ledger::forget_unused_job(client, job).await);
-        let unrestored = result.unwrap_or_default();
+        let unrestored = match result {
+            Ok(unrestored) => unrestored,
+            Err(error) => {
+                let (why, job) = (error.messages().join(": "), job.0);
+                return Some(format!(
+                    "Job {job} and its shadow table, if it has one, could not be removed: {why}. \
+                     `pgspate status {job} --forget` removes both."
+                ));
+            }
+        };
         let names: Vec<_> = unrestored.iter().map(RecordedChange::name).collect();
         (!unrestored.is_empty()).then(|| {
             format!(
