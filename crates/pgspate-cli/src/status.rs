@@ -166,17 +166,15 @@ fn restore(args: &StatusArgs, ended: u64, dsn: &Dsn, runtime: &Runtime) -> Resul
         last_message: || "run the same command again to put back the rest".to_owned(),
     };
     stop_on_interrupt(interrupt, &running, runtime.handle());
-    let (restored, kept) = care::restore(dsn, args.job, runtime.handle(), &watch.copy)?;
+    let (restored, warnings) = care::restore(dsn, args.job, runtime.handle(), &watch.copy)?;
     if args.json {
         print_json(&restored)?;
     }
     if args.quiet {
         return Ok(CommandAnswer::Yes);
     }
-    for setting in &kept {
-        write_stderr_line(format!(
-            "warning: {setting} was changed since the load changed it, and stays as it is"
-        ));
+    for warning in &warnings {
+        write_stderr_line(format!("warning: {warning}"));
     }
     if args.json {
         return Ok(CommandAnswer::Yes);
@@ -185,7 +183,7 @@ fn restore(args: &StatusArgs, ended: u64, dsn: &Dsn, runtime: &Runtime) -> Resul
         let transactions = plural(ended, "prepared transaction");
         write_stderr_line(format!("{transactions} ended on the nodes, as the ledger says"));
     }
-    if restored.is_empty() && kept.is_empty() && ended == 0 {
+    if restored.is_empty() && warnings.is_empty() && ended == 0 {
         write_stderr_line("there is nothing to put back");
     }
     for change in &restored {

@@ -71,9 +71,6 @@ pub struct TableIndex {
     pub name: String,
     /// Bytes on disk; 0 for a foreign key.
     pub bytes: u64,
-    /// Whether the index has an expression. Statistics of the expression are lost if the index is
-    /// dropped.
-    pub has_expression: bool,
     /// Why the index can never be dropped and recreated.
     pub obstacle: Option<String>,
     /// The statement that drops the index or key.
@@ -84,8 +81,8 @@ pub struct TableIndex {
     pub parallel_build: bool,
 }
 
-/// Lists indexes. Columns: 0 kind, 1 name, 2 bytes, 3 has an expression, 4 obstacle, 5 drop
-/// statement, 6 recipe, 7 whether the first step only builds the index.
+/// Lists indexes. Columns: 0 kind, 1 name, 2 bytes, 3 obstacle, 4 drop statement, 5 recipe,
+/// 6 whether the first step only builds the index.
 const INDEXES: &str = "\
 with tab as (
     select c.oid, c.relnamespace, c.relpersistence,
@@ -110,6 +107,7 @@ parts as (
         'statistics', coalesce((
             select json_agg(json_build_array(attnum, attstattarget) order by attnum)
             from pg_attribute where attrelid = indexrelid and attstattarget >= 0), '[]'),
+        'expression', indexprs is not null,
         'comment', obj_description(indexrelid, 'pg_class'),
         'constraint_comment', obj_description(con, 'pg_constraint'),
         'clustered', indisclustered, 'replica_identity', indisreplident,
@@ -128,7 +126,7 @@ parts as (
     from idx)
 select case when is_exclusion then 'x' when con is not null then contype::text
             when indisunique then 'i' else '-' end,
-       relname::text, pg_relation_size(indexrelid), indexprs is not null,
+       relname::text, pg_relation_size(indexrelid),
        case when not (indisvalid and indisready and indislive) then 'it is not valid'
             when relispartition then 'it is part of an index of a partitioned table'
             when coninhcount > 0 then 'it is inherited'
@@ -195,7 +193,7 @@ keys as (
                json_agg(json_build_array(attnum, attname) order by nth) as list
         from unnest(con.confkey) with ordinality as k(number, nth)
         join pg_attribute on attrelid = con.confrelid and attnum = number) other)
-select 'f', conname::text, 0::bigint, false,
+select 'f', conname::text, 0::bigint,
        case when not convalidated then 'it is not validated'
             when coninhcount > 0 or conparentid <> 0
               then 'it is part of a key of a partitioned table'
@@ -256,20 +254,19 @@ fn read_index(row: &Row, storage: StorageFacts) -> Result<TableIndex> {
         "i" => IndexKind::Unique,
         _ => IndexKind::Plain,
     };
-    let recipe = serde_json::from_str(row.get(6)).map_err(|error| {
+    let recipe = serde_json::from_str(row.get(5)).map_err(|error| {
         Error::new(ErrorKind::Bug, "could not parse the description of an index").because(error)
     })?;
     Ok(TableIndex {
         kind,
         name: row.get(1),
         bytes: row.get::<_, i64>(2).unsigned_abs(),
-        has_expression: row.get(3),
         obstacle: match (storage.extension, storage.can_restore_keys || !kind.is_constraint()) {
             (Some(extension), false) => Some(format!("{extension} could not add it again")),
-            _ => row.get(4),
+            _ => row.get(3),
         },
-        drop: row.get(5),
+        drop: row.get(4),
         recipe,
-        parallel_build: row.get(7),
+        parallel_build: row.get(6),
     })
 }

@@ -29,6 +29,8 @@ pub struct RestoreRecipe {
     pub tablespace: Option<String>,
     /// Statistics targets of the index's own columns.
     pub statistics: Vec<(i16, i32)>,
+    /// Whether the index has an expression. Its statistics are dropped with the index.
+    pub expression: bool,
     /// The comment on the index.
     pub comment: Option<String>,
     /// The comment on the constraint.

@@ -13,6 +13,7 @@ mod disk;
 mod dropped_keys;
 mod embedded;
 mod exchange_conditions;
+mod expression_statistics;
 mod failed_shadows;
 mod formats;
 mod growing_folders;

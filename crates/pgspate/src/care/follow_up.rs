@@ -3,15 +3,20 @@
 //! The rows are committed, so a failure here is only a warning with the SQL to run. The exception
 //! is a vacuum that the user asked for.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 use tokio_postgres::Client;
 
-use super::TableCare;
+use super::{TableCare, TableWork};
 use crate::Result;
 use crate::plan::maintenance;
-use pgspate_target::session::TimeoutScope;
+use pgspate_target::connect::Connection;
+use pgspate_target::ledger::RecordedChange;
+use pgspate_target::session::{StopFlag, TimeoutScope};
 use pgspate_target::{
-    Sequence, TargetTable, TypedQuery, quote_ident, server_error, under_users_path_sql,
+    RestoreRecipe, Sequence, TargetTable, TypedQuery, quote_ident, read_current_names,
+    server_error, under_users_path_sql,
 };
 
 /// Up to this many values, pgspate advances a sequence with `nextval`, which cannot interfere with
@@ -88,7 +93,7 @@ impl TableCare<'_> {
             (after.analyze_command, after.analyze_reason) =
                 (Some("vacuum (freeze, analyze)"), "as asked");
         } else {
-            match maintenance::analyze(
+            match maintenance::why_analyze(
                 maintenance_plan.analyze,
                 table,
                 maintenance_facts,
@@ -101,13 +106,7 @@ impl TableCare<'_> {
                     after.analyze_reason = reason;
                     progress.set_phase(Some("analyze".to_owned()));
                     let name = &table.sql_name;
-                    // New statistics are not worth a long wait for a lock.
-                    let sql = under_users_path_sql(&format!(
-                        "set local lock_timeout = '10s'; set local statement_timeout = 0; \
-                         analyze {name}"
-                    ));
-                    let what = format!("could not analyze {name}");
-                    match connection.execute_until_stopped(&sql, &progress.stop, &what).await {
+                    match analyze(connection, name, &progress.stop).await {
                         Ok(()) => after.analyze_command = Some("analyze"),
                         Err(error) if error.is_retryable() => return Err(error),
                         Err(error) => after.warnings.push(message_with_cause(&error)),
@@ -119,6 +118,44 @@ impl TableCare<'_> {
         after.seconds = started.elapsed().as_secs_f64();
         Ok(after)
     }
+}
+
+/// Analyzes a table, whose name is given in SQL. Waits only briefly for a lock: new statistics are
+/// not worth more.
+pub(super) async fn analyze(connection: &Connection, table: &str, stop: &StopFlag) -> Result<()> {
+    let sql = under_users_path_sql(&format!(
+        "set local lock_timeout = '10s'; set local statement_timeout = 0; analyze {table}"
+    ));
+    connection.execute_until_stopped(&sql, stop, &format!("could not analyze {table}")).await
+}
+
+/// Analyzes the tables of which these changes have put back indexes over expressions. The
+/// statistics of an expression are dropped with its index. Returns warnings.
+pub(super) async fn restore_statistics(
+    connection: &Connection,
+    changes: &[RecordedChange],
+    work: &TableWork<'_>,
+) -> Vec<String> {
+    let changes = changes.iter().filter(|change| has_expression(change));
+    let tables: BTreeSet<u32> = changes.map(|change| change.table_oid).collect();
+    let mut warnings = Vec::new();
+    for table in tables {
+        let recipe = RestoreRecipe::default();
+        let names = read_current_names(&connection.client, table, &recipe).await;
+        // A table that was dropped needs no statistics.
+        let Some(names) = names.ok().flatten() else { continue };
+        work.progress.set_phase(Some("analyze".to_owned()));
+        if let Err(error) = analyze(connection, &names.table, &work.stop).await {
+            warnings.push(message_with_cause(&error));
+        }
+    }
+    work.progress.set_phase(None);
+    warnings
+}
+
+/// Returns whether a change has dropped an index over an expression.
+pub(super) fn has_expression(change: &RecordedChange) -> bool {
+    change.recipe().is_some_and(|recipe| recipe.expression)
 }
 
 /// Returns the error's message with its cause.

@@ -54,7 +54,8 @@ pub(crate) struct TableChanges {
     rows_changed_by_others: u64,
     /// Whether the connection was lost while the load's rows were removed.
     pub(crate) may_have_removed_rows: bool,
-    /// Whether indexes on expressions were dropped, together with their statistics.
+    /// Whether this run or an earlier one has dropped indexes on expressions, together with their
+    /// statistics.
     lost_statistics: bool,
     /// Facts for the final report.
     pub(crate) summary: CareSummary,

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use tokio_postgres::Client;
 
+use super::follow_up::has_expression;
 use super::{TableCare, indexes};
 use crate::job::RetryAfterConnectionLoss;
 use crate::plan::AutoChoice;
@@ -97,6 +98,7 @@ impl TableCare<'_> {
             ledger::outstanding_changes(client, Some(job.0)).await
         })?;
         self.changes.is_altered = !outstanding.is_empty();
+        self.changes.lost_statistics |= outstanding.iter().any(has_expression);
         let is_new = self.job.opened.as_ref().is_none_or(|opened| opened.done.chunks() == 0);
         // Existing rows of the table must be protected by its keys during a new load.
         let keys_protect_rows = is_new
@@ -127,8 +129,9 @@ impl TableCare<'_> {
         match self.job.control_session.runtime.block_on(altering) {
             Ok((maintenance, maintenance_facts)) => {
                 let mut all = maintenance_facts.indexes.iter().zip(&maintenance.indexes);
-                self.changes.lost_statistics = all
-                    .any(|(index, choice)| index.has_expression && choice.kept_because.is_none());
+                self.changes.lost_statistics = all.any(|(index, choice)| {
+                    index.recipe.expression && choice.kept_because.is_none()
+                });
                 self.changes.is_altered = maintenance.alters_table();
                 if self.plan.maintenance.drops_indexes() && !maintenance.drops_indexes() {
                     let why = &maintenance.indexes_reason;

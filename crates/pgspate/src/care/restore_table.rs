@@ -8,15 +8,16 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::TableCare;
-use super::follow_up::AfterLoad;
+use super::follow_up::{AfterLoad, analyze};
 use super::indexes::{self, LOCK_TIMEOUT_DEMANDED, RowRemoval};
 use super::restorer::{self, Restorer};
 use crate::copy::{Commit, CopyOutcome};
 use crate::job::RetryAfterConnectionLoss;
 use crate::numbers::counted;
+use crate::plan::AutoChoice;
 use crate::{Error, Result};
 use pgspate_target::ledger::{self, RecordedChange};
-use pgspate_target::session::ReconnectBackoff;
+use pgspate_target::session::{ReconnectBackoff, StopFlag};
 
 /// Time that a failed load waits for locks on its table.
 const FAILED_LOCK_TIMEOUT: Duration = Duration::from_secs(20);
@@ -221,6 +222,29 @@ impl TableCare<'_> {
     /// Restores the table after a failure. Returns the error, and whether everything is restored.
     /// If something is not restored, the error has a hint.
     pub(crate) fn restore_after_failure(&mut self, error: Error) -> (Error, bool) {
+        let (error, is_restored) = self.undo_after_failure(error);
+        let analyzes = self.plan.maintenance.analyze != AutoChoice::Never;
+        if !self.changes.lost_statistics || self.changes.is_finishing || !analyzes {
+            return (error, is_restored);
+        }
+        let analysis = async {
+            let connection = self.job.connection();
+            // A failed transaction may still be open.
+            let _ = connection.client.batch_execute("rollback").await;
+            analyze(connection, &self.plan.table, &StopFlag::default()).await
+        };
+        match self.job.control_session.runtime.block_on(analysis) {
+            Err(failed) if !failed.is_retryable() => {
+                let why = failed.messages().join(": ");
+                let hint = format!("Indexes over expressions have lost their statistics: {why}.");
+                (error.hint_also(&hint), is_restored)
+            }
+            // Without the server, the next run of the load analyzes the table.
+            _ => (error, is_restored),
+        }
+    }
+
+    fn undo_after_failure(&mut self, error: Error) -> (Error, bool) {
         let (true, Some(job)) = (self.changes.is_altered, self.job.id()) else {
             let error = match self.changes.is_finishing {
                 true => {

@@ -15,6 +15,7 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::TableWork;
+use super::follow_up::restore_statistics;
 use super::index_builders::{BUILDERS_MAX, IndexBuilders};
 use super::kept_settings::KeptSettings;
 use crate::copy::CopyProgress;
@@ -497,8 +498,9 @@ fn is_lock_error(code: &SqlState) -> bool {
 }
 
 /// Undoes the changes that one earlier load left on its table. Without a `job`, undoes the changes
-/// of every load that no session works on. Returns the undone changes, and the settings that stay
-/// as they are, because they were changed since. Blocks.
+/// of every load that no session works on. Returns the undone changes, and warnings: settings that
+/// stay as they are, because they were changed since, and tables that could not be analyzed.
+/// Blocks.
 ///
 /// # Errors
 /// If the job is unknown or still running, or if the server refuses a step. After a refused step,
@@ -518,10 +520,16 @@ pub fn restore(
         lock_timeout: None,
         changed_settings: Mutex::default(),
     };
-    restorer.run(changes.clone())?;
+    let restored = restorer.run(changes.clone());
+    let unanalyzed =
+        runtime.block_on(restore_statistics(restorer.control, &changes, &restorer.work));
+    restored?;
     let kept = restorer.changed_settings.into_inner().unwrap_or_default();
     let changes = changes.into_iter().filter(|change| kept.is_back(change)).collect();
-    Ok((changes, kept.into_settings().collect()))
+    let kept = kept.into_settings();
+    let kept =
+        kept.map(|it| format!("{it} was changed since the load changed it, and stays as it is"));
+    Ok((changes, kept.chain(unanalyzed).collect()))
 }
 
 #[cfg(test)]

@@ -300,7 +300,7 @@ fn pause_reason(facts: &MaintenanceInputs<'_>, request: &PlanOptions) -> Result<
 
 /// Returns why to run ANALYZE after writing `written` rows (`Ok`), or why not (`Err`). As in
 /// autovacuum, ANALYZE is needed if a tenth of the rows is new.
-pub(crate) fn analyze(
+pub(crate) fn why_analyze(
     request: AutoChoice,
     table: &TargetTable,
     maintenance_facts: &MaintenanceFacts,
