@@ -397,3 +397,28 @@ fn a_table_is_replaced_if_its_owner_may_not_lock_the_table_that_refers_to_it() {
     run.success();
     assert_eq!((ids.as_str(), keys.as_str()), ("2", "2"));
 }
+
+/// The key cannot be created as long as the table has the rows that the load is to replace.
+#[test]
+fn rows_that_violate_a_dropped_key_must_be_removed_before_they_are_replaced() {
+    let case = LoadCase::new("create table t (id int primary key, a int)");
+    case.put("twice.csv", "id,a\n1,1\n1,2\n");
+    let run = case.load("twice.csv --table t --rebuild-indexes always --commit chunk --quiet");
+    assert!(run.stderr.contains("SQLSTATE 23505"), "{}", run.stderr);
+    case.put("t.csv", "id,a\n1,7\n2,8\n");
+    assert_snapshot!(case.load("t.csv --table t --replace --quiet").refusal(), @r#"
+    error: could not load "t.csv" into public.t
+      caused by: could not put back primary key "t_pkey"
+      caused by: could not create unique index "t_pkey" (SQLSTATE 23505)
+      caused by: Key (id)=(1) is duplicated
+
+    hint: The rows in public.t violate a key that an earlier load has dropped. Run
+          … `truncate public.t`, and then the same command again. An earlier load dropped
+          … or changed primary key "t_pkey" and has not restored it. `pgspate status
+          … --restore 2` restores it, and so does the next load into the table.
+    "#);
+    case.db.run("truncate t");
+    case.load("t.csv --table t --replace --quiet").success();
+    assert_eq!(case.rows("t"), ["(1,7)", "(2,8)"]);
+    assert_eq!(case.value("select count(*) from pg_index where indrelid = 't'::regclass"), "1");
+}

@@ -111,9 +111,28 @@ impl TableCare<'_> {
             || self.request.rejects
             || self.plan.atomic_plan.is_some();
         match self.changes.is_altered && must_restore {
-            true => self.restore(true).map(|()| true),
+            true => {
+                self.restore(true).map_err(|error| self.hint_violated_key(error)).map(|()| true)
+            }
             false => Ok(self.changes.is_altered),
         }
+    }
+
+    /// Adds a hint if rows that the load is to replace violate a key that an earlier load has
+    /// dropped. The key cannot be created as long as the table has these rows, so the load does not
+    /// try again.
+    fn hint_violated_key(&mut self, error: Error) -> Error {
+        let is_about_rows = error.sqlstate().is_some_and(|code| code.code().starts_with("23"));
+        let replaces = self.plan.atomic_plan.as_ref().is_some_and(|it| it.replaces);
+        if !is_about_rows || !replaces {
+            return error;
+        }
+        self.changes.is_altered = false;
+        let table = &self.plan.table;
+        error.hint(format!(
+            "The rows in {table} violate a key that an earlier load has dropped. Run `truncate \
+             {table}`, and then the same command again."
+        ))
     }
 
     /// Makes the changes of the plan. If the user has not demanded them, an error is only a
