@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use pgspate::Result;
 use pgspate::writer::{InsertOutcome, InsertRequest, OnConflict, WriterOptions};
+use pgspate::{ErrorKind, Result};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_postgres::{Client, NoTls};
@@ -166,4 +166,40 @@ fn records_of_a_call_that_wait_for_a_lock_keep_their_order() {
     let outcomes = scene.runtime.block_on(sent).unwrap().unwrap();
     assert!(outcomes.iter().all(Result::is_ok));
     assert_eq!(value(&scene.db, "select value from t"), calls.to_string());
+}
+
+/// Each call is a transaction of its own, because points have no binary form. One of them ends the
+/// session that tries the others after it.
+#[test]
+fn a_lost_session_leaves_only_the_call_that_was_sent_unknown() {
+    let options = WriterOptions { connections: 1, ..short_waits() };
+    let scene = WriterScene::with_options(
+        "create table t (id int, place point);
+         create function wait() returns trigger language plpgsql as
+             'begin perform pg_advisory_xact_lock(7);
+              if new.id = -1 then perform pg_terminate_backend(pg_backend_pid()); end if;
+              return new; end';
+         create trigger wait before insert on t for each row execute function wait()",
+        options,
+    );
+    let request = into("t", &["id", "place"]);
+    let holder = hold(&scene, "select pg_advisory_xact_lock(7)");
+    let mut sent = Vec::new();
+    for id in ["1", "-1", "2", "3", "4"] {
+        let (writer, request) = (scene.writer.clone(), request.clone());
+        sent.push(scene.runtime.spawn(async move {
+            let records = [record(&[id, "(1,2)"]), record(&[id, "(3,4)"])];
+            call(&writer, &request, &records).await
+        }));
+        wait_until("the call waits", || scene.writer.report().lock_waits >= sent.len() as u64);
+    }
+    roll_back(&scene, &holder);
+    let outcomes: Vec<_> = sent.into_iter().map(|it| scene.runtime.block_on(it).unwrap()).collect();
+    let unknown = outcomes[1].as_ref().unwrap_err();
+    assert_eq!(unknown.kind(), ErrorKind::OutcomeUnknown, "{unknown:?}");
+    for outcome in outcomes.iter().enumerate().filter_map(|(at, it)| (at != 1).then_some(it)) {
+        assert_eq!(outcome.as_ref().unwrap().rows, 2);
+    }
+    assert_eq!(value(&scene.db, "select count(*) from t"), "8");
+    scene.close();
 }

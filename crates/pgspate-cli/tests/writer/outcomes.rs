@@ -413,3 +413,19 @@ fn wrong_names_are_refused_with_a_hint() {
     let catalog = refusal("pg_catalog.pg_class", &["relname"]).0;
     assert!(catalog.contains("belongs to the server's catalog"), "{catalog}");
 }
+
+/// The table has lost a column since its facts were read. Each half of a set would be refused like
+/// the whole set, and be an error in the server's log.
+#[test]
+fn a_refused_statement_is_not_tried_again_in_halves() {
+    let options = WriterOptions { connections: 1, ..short_waits() };
+    let scene = WriterScene::with_options("create table t (id int)", options);
+    let shape = scene.shape(&into("t", &["id"]));
+    scene.db.run("alter table t rename id to other");
+    let rows = (0..200).map(|id| encode(&shape, &[record(&[&id.to_string()])]).unwrap());
+    let sent = scene.writer.insert_each(&shape, rows.collect());
+    let outcomes = scene.runtime.block_on(sent).unwrap();
+    assert!(outcomes.iter().all(|outcome| sqlstate(outcome) == "42703"));
+    assert_eq!(scene.writer.report().refused_sets, 1);
+    scene.close();
+}

@@ -181,7 +181,19 @@ impl RecordLane {
                         return Sent::unsent(unsent, sets);
                     }
                 }
-                Err(WriteFailure::Unsent(error) | WriteFailure::Sent(error)) => {
+                Err(WriteFailure::Unsent(error)) => {
+                    self.size.note_refused(rows);
+                    self.core.counters.count_refused_set();
+                    self.core.note_refusal(&units[0].shape, &error);
+                    // The server refuses the statement of a set, so it would refuse each half, too.
+                    let (single, several): (Vec<_>, Vec<_>) =
+                        units.into_iter().partition(|unit| unit.rows.len() == 1);
+                    self.refuse_unsent(several, &error);
+                    if let Sent::Unsent(unsent) = self.write_each(single).await {
+                        return Sent::unsent(unsent, sets);
+                    }
+                }
+                Err(WriteFailure::Sent(error)) => {
                     self.size.note_refused(rows);
                     self.core.counters.count_refused_set();
                     self.core.note_refusal(&units[0].shape, &error);

@@ -281,7 +281,7 @@ impl WaitingSessions {
     ) -> Option<Duration> {
         let units: Vec<_> = calls.iter_mut().filter_map(|call| call.units.pop_front()).collect();
         let (answers, pause) = match try_units(core, session, &units).await {
-            Ok(answers) => (answers.into_iter().map(Some).collect(), None),
+            Ok(answers) => (answers, None),
             Err(error) if is_lock_timeout(&error) => {
                 (units.iter().map(|_| Some(Err(copy_error(&error)))).collect(), None)
             }
@@ -364,12 +364,13 @@ fn by_shape(calls: Vec<LockedCall>) -> Vec<Vec<LockedCall>> {
     sorted
 }
 
-/// Sends units of one shape. An error says that nothing was sent.
+/// Sends units of one shape. Returns their answers; `None` for units that were not sent, because
+/// the session ended before. An error says that nothing was sent.
 async fn try_units(
     core: &WriterCore,
     session: &mut Option<RecordSession>,
     units: &[WriteUnit],
-) -> Result<Vec<Result<InsertOutcome>>> {
+) -> Result<Vec<Option<Result<InsertOutcome>>>> {
     if session.as_ref().is_none_or(RecordSession::is_closed) {
         *session = None;
     }
@@ -378,14 +379,16 @@ async fn try_units(
         None => session.insert(RecordSession::open(core, LANE_LOCK_TIMEOUT).await?),
     };
     if units.iter().all(|unit| unit.way() != UnitWay::OwnTransaction) {
-        return session.write_each(units).await;
+        let answers = session.write_each(units).await?;
+        return Ok(answers.into_iter().map(Some).collect());
     }
     let mut answers = Vec::with_capacity(units.len());
     for unit in units {
         // An error of the first one alone says that nothing was sent.
         match write_alone(session, unit).await {
             Err(unsent) if answers.is_empty() => return Err(unsent),
-            answer => answers.push(answer.and_then(|answer| answer)),
+            Err(unsent) if unsent.kind() == ErrorKind::Connect => answers.push(None),
+            answer => answers.push(Some(answer.and_then(|answer| answer))),
         }
     }
     Ok(answers)
