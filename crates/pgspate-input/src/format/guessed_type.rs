@@ -209,10 +209,12 @@ mod tests {
     use super::*;
 
     /// Values of all kinds, and values that only differ a little from them.
-    const VALUES: [&str; 52] = [
+    const VALUES: [&str; 54] = [
         "",
         "0",
         "-0",
+        "-0.0",
+        "-0.00",
         "1",
         "-12",
         "01234",

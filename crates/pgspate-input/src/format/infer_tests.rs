@@ -44,6 +44,9 @@ fn numbers_get_a_type_that_loses_no_digit() {
         (&["1e"], Text),
         (&["1.2.3"], Text),
         (&["0", "1"], Bigint),
+        (&["-0"], Double),
+        (&["1.5", "-0.0"], Double),
+        (&["1.50", "-0.00"], Numeric),
     ] {
         assert_eq!(inferred_type(values), ty, "{values:?}");
     }

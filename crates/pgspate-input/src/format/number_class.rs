@@ -37,8 +37,9 @@ pub(super) fn number_class(text: &[u8]) -> Option<InferredClass> {
     if let Some(exponent) = exponent {
         return exponent_number_class(text, exponent, significant);
     }
-    if text == b"-0" {
-        // Only a double keeps the sign of zero.
+    // Only a double keeps the sign of zero. Programs print it in these forms; `-0.00` is an amount
+    // of money that was rounded.
+    if matches!(text, b"-0" | b"-0.0") {
         return Some(InferredClass::Double);
     }
     Some(match (fraction, significant) {
