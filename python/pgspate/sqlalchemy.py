@@ -461,7 +461,8 @@ class _ModelTable:
             raise UsageError(message, hint=hint)
         refuse_other_tables(expression, self.table)
         literal = {"literal_binds": True, "include_table": False}
-        return str(with_array_casts(expression).compile(dialect=self.dialect, compile_kwargs=literal))
+        cast = with_array_casts(expression)
+        return str(cast.compile(dialect=self.dialect, compile_kwargs=literal))
 
     def columns_and_tuples(
         self, rows: Iterable[Any]

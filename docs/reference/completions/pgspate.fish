@@ -163,7 +163,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l check -d 'Chang
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l advise-only -d 'Change nothing: show what would make such a sync cheaper; exit with 1 if there is any advice'
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l plan -d 'Show the statements, then stop'
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l vacuum -d 'Vacuum the table afterwards, so that the next sync reuses the space of dead rows'
-complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l allow-empty -d 'Allow a source without rows to empty the scope'
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l allow-empty -d 'Allow a source without rows to empty the scope, whatever --max-delete says'
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l skip-blank-lines -d 'Skip empty lines, which COPY would read as records of one empty field'
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l snake-case -d 'Read the fields\' names in snake case: OrderId and "Order ID" as order_id'
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l ignore-unknown -d 'Ignore fields and keys that match no column'
