@@ -61,10 +61,7 @@ pub use table::{
 pub(crate) use trust::is_trusted_sql;
 pub use trust::untrusted_owner_sql;
 pub use typed_query::{TypedParameter, TypedQuery, send_in_order};
-pub use written_table::{
-    WrittenTable, has_types_sql, is_table_altered_error, is_table_emptied_error,
-    is_table_replaced_error, table_altered_error, table_emptied_error, table_replaced_error,
-};
+pub use written_table::{ConcurrentChange, WrittenTable, has_types_sql};
 
 use tokio_postgres::error::SqlState;
 

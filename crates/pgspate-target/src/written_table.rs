@@ -39,17 +39,17 @@ impl WrittenTable {
     /// types. The transaction must hold a lock on the table that the name leads to.
     ///
     /// # Errors
-    /// [`table_replaced_error`] if the name leads to another table. [`table_altered_error`] if a
-    /// column has another type. [`ErrorKind::Server`] if the server refuses the query,
-    /// [`ErrorKind::Connect`] if the connection fails.
+    /// [`ConcurrentChange::Replaced`] if the name leads to another table,
+    /// [`ConcurrentChange::Altered`] if a column has another type. [`ErrorKind::Server`] if the
+    /// server refuses the query, [`ErrorKind::Connect`] if the connection fails.
     pub async fn check_unchanged(&self, client: &Client) -> Result<()> {
         let failed = server_error(format!("could not look up table {}", self.sql_name));
         let sql = format!("select ({}) is true, {}", self.has_name_sql(), self.has_types_sql());
         let row = client.fetch_one(&sql, &[]).await.map_err(failed)?;
         match (row.get(0), row.get(1)) {
             (true, true) => Ok(()),
-            (true, false) => Err(table_altered_error()),
-            (false, _) => Err(table_replaced_error()),
+            (true, false) => Err(ConcurrentChange::Altered.to_error()),
+            (false, _) => Err(ConcurrentChange::Replaced.to_error()),
         }
     }
 }
@@ -71,42 +71,55 @@ pub fn has_types_sql(relation: &str, columns: &[(String, u32)]) -> String {
     )
 }
 
-/// Returns the error for a table that another load has emptied since the job started.
-pub fn table_emptied_error() -> Error {
-    let message = "another load has replaced all rows of the table";
-    Error::new(ErrorKind::Plan, message)
-        .with_sqlstate(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE)
-        .hint("The same command, run again, loads everything.")
+/// What another session has done to the table since the run began. Each is an error, because what
+/// the run knows of the table is outdated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConcurrentChange {
+    /// Another load has replaced all rows of the table.
+    Emptied,
+    /// A column has another type than the rows are encoded for.
+    Altered,
+    /// The table's name leads to another table.
+    Replaced,
 }
 
-/// Returns whether the error is, or is caused by, [`table_emptied_error`].
-pub fn is_table_emptied_error(error: &Error) -> bool {
-    error.kind() == ErrorKind::Plan
-        && error.sqlstate() == Some(&SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE)
-}
+impl ConcurrentChange {
+    const ALL: [ConcurrentChange; 3] =
+        [ConcurrentChange::Emptied, ConcurrentChange::Altered, ConcurrentChange::Replaced];
 
-/// Returns the error for a table of which a column has another type than the rows are encoded for.
-pub fn table_altered_error() -> Error {
-    let message = "another session has changed the type of a column of the table meanwhile";
-    Error::new(ErrorKind::Plan, message)
-        .with_sqlstate(SqlState::DATATYPE_MISMATCH)
-        .hint("The same command, run again, encodes the values for the new type.")
-}
+    /// Returns the SQLSTATE that tells the errors apart.
+    fn sqlstate(self) -> SqlState {
+        match self {
+            ConcurrentChange::Emptied => SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+            ConcurrentChange::Altered => SqlState::DATATYPE_MISMATCH,
+            ConcurrentChange::Replaced => SqlState::UNDEFINED_TABLE,
+        }
+    }
 
-/// Returns whether the error is, or is caused by, [`table_altered_error`].
-pub fn is_table_altered_error(error: &Error) -> bool {
-    error.kind() == ErrorKind::Plan && error.sqlstate() == Some(&SqlState::DATATYPE_MISMATCH)
-}
+    /// Returns the error of a run that has noticed the change.
+    pub fn to_error(self) -> Error {
+        let (message, again) = match self {
+            ConcurrentChange::Emptied => {
+                ("another load has replaced all rows of the table", "loads everything")
+            }
+            ConcurrentChange::Altered => (
+                "another session has changed the type of a column of the table meanwhile",
+                "encodes the values for the new type",
+            ),
+            ConcurrentChange::Replaced => (
+                "another session has put another table of this name in the table's place",
+                "loads into the table that has the name now",
+            ),
+        };
+        Error::new(ErrorKind::Plan, message)
+            .with_sqlstate(self.sqlstate())
+            .hint(format!("The same command, run again, {again}."))
+    }
 
-/// Returns the error for a table whose name leads to another table by now.
-pub fn table_replaced_error() -> Error {
-    let message = "another session has put another table of this name in the table's place";
-    Error::new(ErrorKind::Plan, message)
-        .with_sqlstate(SqlState::UNDEFINED_TABLE)
-        .hint("The same command, run again, loads into the table that has the name now.")
-}
-
-/// Returns whether the error is, or is caused by, [`table_replaced_error`].
-pub fn is_table_replaced_error(error: &Error) -> bool {
-    error.kind() == ErrorKind::Plan && error.sqlstate() == Some(&SqlState::UNDEFINED_TABLE)
+    /// Returns the change that the error is about, or that caused the error.
+    pub fn of_error(error: &Error) -> Option<ConcurrentChange> {
+        let is_about =
+            |it: &ConcurrentChange| error.sqlstate().is_some_and(|code| *code == it.sqlstate());
+        ConcurrentChange::ALL.into_iter().find(is_about).filter(|_| error.kind() == ErrorKind::Plan)
+    }
 }

@@ -53,7 +53,6 @@ pub struct ParquetFile {
     name: String,
     ranges: Arc<dyn RangeReader>,
     metadata: ArrowReaderMetadata,
-    schema: SchemaRef,
 }
 
 impl fmt::Debug for ParquetFile {
@@ -71,14 +70,14 @@ impl ParquetFile {
     pub fn open(name: &str, ranges: Arc<dyn RangeReader>) -> Result<ParquetFile> {
         check_ends(name, ranges.as_ref())?;
         let stored = ParquetBytes::whole(ranges.clone());
-        let (metadata, schema) = run_decoder(name, &stored, || read_metadata(&stored))?;
-        Ok(ParquetFile { name: name.to_owned(), ranges, metadata, schema })
+        let metadata = run_decoder(name, &stored, || read_metadata(&stored))?;
+        Ok(ParquetFile { name: name.to_owned(), ranges, metadata })
     }
 
     /// Returns the columns as they are decoded. Strings and bytes are views. Logical types without
     /// an Arrow type (JSON, UUID) are extension types.
     pub fn schema(&self) -> &SchemaRef {
-        &self.schema
+        self.metadata.schema()
     }
 
     /// Returns the number of rows of the file.

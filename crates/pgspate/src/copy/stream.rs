@@ -27,10 +27,7 @@ use pgspate_target::ledger::{
     is_refused_for_altered_table, is_refused_for_dropped_keys, is_refused_for_emptied_table,
     is_refused_for_replaced_table,
 };
-use pgspate_target::{
-    ServerRefusal, ends_session, server_error, table_altered_error, table_emptied_error,
-    table_replaced_error,
-};
+use pgspate_target::{ConcurrentChange, ServerRefusal, ends_session, server_error};
 
 /// Header of binary COPY data.
 pub(crate) const BINARY_HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
@@ -496,9 +493,9 @@ impl LaneTally {
 pub(crate) fn copy_error(connection: &Connection, error: tokio_postgres::Error) -> Error {
     match error.as_db_error() {
         Some(_) if is_refused_for_dropped_keys(&error) => keys_dropped_error(),
-        Some(_) if is_refused_for_replaced_table(&error) => table_replaced_error(),
-        Some(_) if is_refused_for_emptied_table(&error) => table_emptied_error(),
-        Some(_) if is_refused_for_altered_table(&error) => table_altered_error(),
+        Some(_) if is_refused_for_replaced_table(&error) => ConcurrentChange::Replaced.to_error(),
+        Some(_) if is_refused_for_emptied_table(&error) => ConcurrentChange::Emptied.to_error(),
+        Some(_) if is_refused_for_altered_table(&error) => ConcurrentChange::Altered.to_error(),
         Some(refusal) if !ends_session(refusal.code()) => {
             let message = ServerRefusal::new(refusal).to_string();
             server_error(message)(error)

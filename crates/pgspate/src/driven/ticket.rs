@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, ErrorKind};
 use pgspate_target::ledger::BegunFleetJob;
-use pgspate_target::{has_types_sql, quote_literal, table_altered_error, table_emptied_error};
+use pgspate_target::{ConcurrentChange, has_types_sql, quote_literal};
 
 /// What a job does with the rows of its parts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -203,7 +203,7 @@ impl FleetTicket {
     pub(super) fn altered_error(&self) -> Error {
         let message = format!("the rows of {} do not fit {}", self.title(), self.table);
         Error::new(ErrorKind::Plan, message)
-            .because(table_altered_error())
+            .because(ConcurrentChange::Altered.to_error())
             .hint("Begin the job again, and write all parts.")
     }
 
@@ -211,7 +211,7 @@ impl FleetTicket {
     pub(super) fn emptied_error(&self) -> Error {
         let message = format!("{} was emptied after {} began", self.table, self.title());
         Error::new(ErrorKind::Ledger, message)
-            .because(table_emptied_error())
+            .because(ConcurrentChange::Emptied.to_error())
             .hint("Begin the job again, and write all parts.")
     }
 

@@ -11,8 +11,8 @@ use crate::copy::{blames_one_row, is_keys_dropped_error};
 use crate::plan::hint_date_format;
 use crate::reading::hint_encoding;
 use crate::{Error, ErrorKind};
+use pgspate_target::ConcurrentChange;
 use pgspate_target::ledger::{self, DroppedKeys};
-use pgspate_target::{is_table_altered_error, is_table_emptied_error, is_table_replaced_error};
 
 impl Load {
     /// Undoes the load's changes. Returns `error` with an explanation and a hint how to continue.
@@ -73,24 +73,27 @@ impl Load {
         };
         let are = if rows == 1 { "row is" } else { "rows are" };
         let can_reject = self.options.rejects.is_none() && !self.plan.one_statement;
-        if is_table_replaced_error(&error) {
-            return error.hint(format!(
-                "{rows} {are} in the table that had the name before. The same command, run again, \
-                 loads everything into the table that has the name now."
-            ));
-        }
-        if is_table_emptied_error(&error) {
-            return error.hint(format!(
-                "Of this load, {rows} committed {are} removed, too. The same command, run again, \
-                 loads everything."
-            ));
-        }
         let place = self.table_care(watch).describe_kept_place();
-        if is_table_altered_error(&error) {
-            return error.hint(format!(
-                "{rows} {are} in {place}{rejected}. The same command, run again, encodes the rest \
-                 for the new type."
-            ));
+        match ConcurrentChange::of_error(&error) {
+            Some(ConcurrentChange::Replaced) => {
+                return error.hint(format!(
+                    "{rows} {are} in the table that had the name before. The same command, run \
+                     again, loads everything into the table that has the name now."
+                ));
+            }
+            Some(ConcurrentChange::Emptied) => {
+                return error.hint(format!(
+                    "Of this load, {rows} committed {are} removed, too. The same command, run \
+                     again, loads everything."
+                ));
+            }
+            Some(ConcurrentChange::Altered) => {
+                return error.hint(format!(
+                    "{rows} {are} in {place}{rejected}. The same command, run again, encodes the \
+                     rest for the new type."
+                ));
+            }
+            None => {}
         }
         let how = match error.place() {
             _ if self.reading.is_stream() => "the rest cannot be read again",

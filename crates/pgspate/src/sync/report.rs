@@ -253,10 +253,17 @@ const GROWTH_BYTES_MIN: u64 = 1 << 20;
 
 /// Returns whether there may be advice, which depends on facts that are to be read.
 pub(super) fn may_be_advised(report: &SyncReport) -> bool {
-    let hot = report.updated_hot.unwrap_or(report.updated);
-    report.is_check
-        || report.has_grown()
-        || (report.updated >= UPDATES_MIN && hot * 2 < report.updated)
+    report.is_check || report.has_grown() || lack_room(updates(report))
+}
+
+/// Returns the numbers of updates and of HOT updates of a sync.
+fn updates(report: &SyncReport) -> [u64; 2] {
+    [report.updated, report.updated_hot.unwrap_or(report.updated)]
+}
+
+/// Returns whether most updates found no room in their page, or changed an indexed column.
+fn lack_room([updated, hot]: [u64; 2]) -> bool {
+    updated >= UPDATES_MIN && hot * 2 < updated
 }
 
 /// Returns advice that would make the next sync cheaper. HOT updates need free space in the page.
@@ -265,9 +272,9 @@ pub(super) fn advice(report: &SyncReport, facts: &AdviceFacts) -> Vec<String> {
     // A check updates nothing, so the server's statistics of earlier updates count.
     let [updated, hot] = match report.is_check {
         true => facts.history,
-        false => [report.updated, report.updated_hot.unwrap_or(report.updated)],
+        false => updates(report),
     };
-    if updated < UPDATES_MIN || report.updated == 0 || hot * 2 >= updated {
+    if report.updated == 0 || !lack_room([updated, hot]) {
         return advice;
     }
     for (index, columns) in &facts.unused {

@@ -17,9 +17,7 @@ use crate::stage::{STAGE_NAME, planner};
 use crate::{Error, ErrorKind, Result, stage};
 use pgspate_target::ledger::{check_no_dropped_keys, check_no_dropped_keys_in_transaction};
 use pgspate_target::measure::{StatementCost, TransactionCounters};
-use pgspate_target::{
-    TypedQuery, has_types_sql, server_error, table_altered_error, users_path_sql,
-};
+use pgspate_target::{ConcurrentChange, TypedQuery, has_types_sql, server_error, users_path_sql};
 
 /// The message of an INSERT that the server refused.
 const INSERT_REFUSED: &str = "could not insert rows";
@@ -71,7 +69,7 @@ pub(super) async fn begin_transaction(
     );
     begun.map_err(|error| connection.explain(failed, error))?;
     if !has_types.map_err(|error| connection.explain(failed, error))?.get::<_, bool>(0) {
-        return Err(table_altered_error());
+        return Err(ConcurrentChange::Altered.to_error());
     }
     let (control, table) = (&staging.control().client, staging.table.oid);
     match (sync.options.is_check, staging.has_one_session()) {

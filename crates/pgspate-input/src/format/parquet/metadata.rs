@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::slice;
 use std::sync::Arc;
 
-use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef, TimeUnit};
+use arrow_schema::{DataType, Field, FieldRef, Schema, TimeUnit};
 use parquet::arrow::ARROW_SCHEMA_META_KEY;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use parquet::basic::{ConvertedType, LogicalType, Type as Physical};
@@ -24,9 +24,7 @@ const INDEX_BYTES_MAX: u64 = 256 << 20;
 
 /// Reads the metadata, first to check the stated sizes, then with the page index, and again if the
 /// schema must be changed.
-pub(super) fn read_metadata(
-    stored: &ParquetBytes,
-) -> Result<(ArrowReaderMetadata, SchemaRef), ParquetError> {
+pub(super) fn read_metadata(stored: &ParquetBytes) -> Result<ArrowReaderMetadata, ParquetError> {
     check_footer(stored)?;
     let index = {
         let policy = PageIndexPolicy::Skip;
@@ -55,9 +53,7 @@ pub(super) fn read_metadata(
     let wanted = mark_extension_types(&wanted, metadata.parquet_schema(), &intervals);
     let wanted = Schema::new_with_metadata(wanted, metadata.schema().metadata().clone());
     let parsed: Arc<ParquetMetaData> = metadata.metadata().clone();
-    let metadata = ArrowReaderMetadata::try_new(parsed, options().with_schema(Arc::new(wanted)))?;
-    let schema = Arc::clone(metadata.schema());
-    Ok((metadata, schema))
+    ArrowReaderMetadata::try_new(parsed, options().with_schema(Arc::new(wanted)))
 }
 
 fn invalid<T>(why: impl Into<String>) -> Result<T, ParquetError> {
