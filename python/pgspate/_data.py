@@ -155,16 +155,28 @@ def _has_type(dtype: Any, *names: str) -> bool:
 
 
 def _without_null_types(frame: Any) -> Any:
-    """Returns a data frame of polars whose columns of type Null are text.
+    """Returns a data frame of polars in which values of type Null are text, also within columns.
 
-    polars exports such columns with a buffer that Arrow does not have. The NULLs are the same.
+    polars exports such values with a buffer that Arrow does not have. The NULLs are the same.
     """
-    names = [name for name, dtype in frame.schema.items() if str(dtype) == "Null"]
-    if not names:
-        return frame
+    types = {name: _without_null_type(dtype) for name, dtype in frame.schema.items()
+             if _has_type(dtype, "Null")}
+    return frame.cast(types) if types else frame
+
+
+def _without_null_type(dtype: Any) -> Any:
+    """Returns a type of polars with text in place of Null."""
     import polars
 
-    return frame.cast(dict.fromkeys(names, polars.String))
+    if dtype == polars.Null:
+        return polars.String
+    if isinstance(dtype, polars.List):
+        return polars.List(_without_null_type(dtype.inner))
+    if isinstance(dtype, polars.Array):
+        return polars.Array(_without_null_type(dtype.inner), dtype.size)
+    if isinstance(dtype, polars.Struct):
+        return polars.Struct({it.name: _without_null_type(it.dtype) for it in dtype.fields})
+    return dtype
 
 
 def classify_events(events: Events) -> tuple[tuple[str, Any, str], None]:

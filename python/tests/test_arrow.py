@@ -204,9 +204,10 @@ def test_columns_of_polars_that_are_all_null_are_loaded(db, dsn):
     assert db.execute("select count(*), count(n) from t").fetchone() == (2, 0)
     pgspate.load(frame, "made", create=True, to=dsn)
     assert db.execute("select pg_typeof(n)::text from made limit 1").fetchone() == ("text",)
-    nested = polars.DataFrame({"id": [1], "n": [[None]]})
-    with pytest.raises(pgspate.SourceError, match="Cast columns, lists and structs"):
-        pgspate.load(nested, "t", to=dsn)
+    db.execute("create table nested (n jsonb)")
+    for values in ([[None], [], None], [{"x": 1, "y": None}, None], [[{"y": [None]}]]):
+        pgspate.load(polars.DataFrame({"n": values}), "nested", replace=True, to=dsn)
+        assert [row[0] for row in db.execute("select n from nested")] == values
 
 
 def test_a_data_frame_of_polars_is_loaded(db, dsn):

@@ -16,11 +16,12 @@ use crate::load::{InterruptActions, print_json, runtime, stop_on_interrupt};
 use crate::output::{write_stderr, write_stderr_line};
 use crate::progress::ProgressLine;
 use crate::summary::plural;
-use crate::{CommandAnswer, metrics, target};
+use crate::{CommandAnswer, allocator, metrics, target};
 
 pub(crate) fn run(args: ApplyArgs, style: TerminalStyle) -> Result<CommandAnswer> {
     let ApplyArgs { common, options, metrics: address } = args;
     let CommonArgs { to, plan, json, quiet } = common;
+    allocator::return_large_blocks();
     let target = target::resolve_and_ask(to.as_deref(), quiet, style)?;
     let runtime = runtime()?;
     let watch = Arc::new(ApplyWatch::default());

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::load;
 use crate::output::write_stderr;
+use crate::terminal::{break_lines, line_columns};
 
 /// The escape codes that `TerminalStyle` writes.
 const CODES: [&str; 5] = ["\x1b[1;31m", "\x1b[1;33m", "\x1b[1m", "\x1b[2m", "\x1b[0m"];
@@ -61,8 +62,13 @@ impl TerminalStyle {
     }
 }
 
+/// Prints an error on stderr. Lines fit into the terminal, if stderr is one.
 pub(crate) fn print(error: &Error, style: TerminalStyle) {
-    write_stderr(render(error, style));
+    let text = render(error, style);
+    write_stderr(match std::io::stderr().is_terminal() {
+        true => break_lines(&text, line_columns()),
+        false => text,
+    });
 }
 
 /// An error as `--json` prints it on stdout, in place of the report.

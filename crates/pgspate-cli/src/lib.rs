@@ -4,6 +4,7 @@
 //! 2 error, 130 interrupted. The command is a library, so that the Python package has the same
 //! command and the same options.
 
+mod allocator;
 mod apply;
 mod args;
 mod doctor;

@@ -71,6 +71,25 @@ pub(crate) fn cut_line(line: &str, columns: usize) -> String {
     line.chars().take_while(fits).chain(['…']).collect()
 }
 
+/// Breaks lines that are wider than `columns` at spaces.
+pub(crate) fn break_lines(text: &str, columns: usize) -> String {
+    let mut broken = String::new();
+    for line in text.split_inclusive('\n') {
+        let mut used = 0;
+        for word in line.split_inclusive(' ') {
+            let width = text_columns(word.trim_end());
+            if used > 0 && used + width > columns {
+                broken.truncate(broken.trim_end_matches(' ').len());
+                broken.push('\n');
+                used = 0;
+            }
+            broken.push_str(word);
+            used += text_columns(word);
+        }
+    }
+    broken
+}
+
 fn text_columns(text: &str) -> usize {
     text.chars().map(char_columns).sum()
 }
@@ -175,6 +194,14 @@ mod tests {
         assert_eq!(text_columns("表a"), 3);
         assert_eq!(cut_line("表表表", 5), "表表…");
         assert_eq!(cut_line("表表表", 6), "表表表");
+    }
+
+    #[test]
+    fn long_lines_are_broken_at_spaces() {
+        let text = "error: a name\n  at: x\n\nhint: use another-long-name here\n";
+        let broken = "error: a\nname\n  at: x\n\nhint: use\nanother-long-name\nhere\n";
+        assert_eq!(break_lines(text, 10), broken);
+        assert_eq!(break_lines(text, 80), text);
     }
 
     #[test]

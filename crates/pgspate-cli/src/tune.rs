@@ -110,9 +110,8 @@ fn print_applied(applied: &TuneOutcome, quiet: bool, style: TerminalStyle) {
 /// Formats the proposals: a line on the machine, then each setting with its reason and its risk.
 fn render(advice: &TuneAdvice, style: TerminalStyle) -> String {
     let machine = &advice.machine;
-    // Writing to a String cannot fail.
-    let mut text = format!(
-        "{} {} with {:.1} GiB of memory ({}) and {} ({})\n",
+    let server = format!(
+        "{} {} with {:.1} GiB of memory ({}) and {} ({})",
         advice.flavour.name(),
         advice.major,
         machine.memory_bytes as f64 / (1u64 << 30) as f64,
@@ -120,6 +119,8 @@ fn render(advice: &TuneAdvice, style: TerminalStyle) -> String {
         counted(machine.cpus.into(), "CPU"),
         machine.cpus_from
     );
+    // Writing to a String cannot fail.
+    let mut text = wrapped(&server, "") + "\n";
     if !advice.outstanding.is_empty() {
         let names = advice.outstanding.join(", ");
         let line =
@@ -140,9 +141,7 @@ fn render(advice: &TuneAdvice, style: TerminalStyle) -> String {
     }
     text.push_str(match advice.proposals.is_empty() {
         true => "nothing to change\n",
-        false => {
-            "\nApply the settings with --apply, or print them with --emit sql, rds or terraform.\n"
-        }
+        false => "\nApply them with --apply, or print them with --emit sql, rds or terraform.\n",
     });
     text
 }

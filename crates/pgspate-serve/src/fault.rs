@@ -89,7 +89,7 @@ impl RequestFault {
             }
             _ => {}
         }
-        let hint = error.hint_text().map(str::to_owned);
+        let hint = error.hint_text().and_then(without_flags);
         if let Some(refusal) = error.refusal() {
             let code = refusal.code().code();
             let fault = RequestFault::new(status_of(code), code, refusal.message());
@@ -146,6 +146,13 @@ impl RequestFault {
         }
         response
     }
+}
+
+/// Returns a hint without its sentences about flags, which a client of the server does not have.
+fn without_flags(hint: &str) -> Option<String> {
+    let sentences = hint.split_inclusive(". ").filter(|sentence| !sentence.contains("`--"));
+    let hint: String = sentences.collect();
+    Some(hint.trim_end().to_owned()).filter(|hint| !hint.is_empty())
 }
 
 /// Returns the fault of a call that was sent and not answered.

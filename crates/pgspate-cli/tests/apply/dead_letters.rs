@@ -306,6 +306,18 @@ fn the_last_line_without_its_end_is_not_set_aside() {
     apply(&case, "s.ndjson --quiet --max-dead-letters 5").success();
     assert_eq!(rows(&case, "t"), "(1,1,n) (2,2,n)");
 
+    // A part of a row of csv is a row, too.
+    let args = "--source-table public.t --dms-columns id,v,note --quiet";
+    for (csv, status, stored) in
+        [("I,8,8,n\nU,8,9,n", Some(2), "(8,8,n)"), ("I,8,8,n\nU,8,99,n\n", Some(0), "(8,99,n)")]
+    {
+        case.put("s.csv", csv);
+        let run = apply(&case, &format!("s.csv {args}"));
+        assert_eq!(run.status, status, "{}", run.stderr);
+        assert_eq!(case.value("select (id, v, note)::text from t where id = 8"), stored);
+    }
+    case.db.run("delete from t where id = 8");
+
     case.put("a.ndjson", half.replace(r#""id":1"#, r#""id":3"#));
     case.put("b.ndjson", plain(4, "4"));
     let files = "a.ndjson b.ndjson --stream other --quiet --max-dead-letters 5";

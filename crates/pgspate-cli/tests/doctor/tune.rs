@@ -453,10 +453,10 @@ fn proposed_settings_fit_the_server() {
     [VERSION] with 16.0 GiB of memory (as given) and 8 CPUs (as given)
 
     max_wal_size  16GB instead of 1GB
-      checkpoints start after checkpoint_timeout and not because WAL reaches its limit, so
-      fewer pages are written twice, and WAL has fewer full-page images
-      risk: pg_wal may take this much disk, and recovery after a crash may read as much:
-      usually about ten seconds for each GiB
+      checkpoints start after checkpoint_timeout and not because WAL reaches its
+      limit, so fewer pages are written twice, and WAL has fewer full-page images
+      risk: pg_wal may take this much disk, and recovery after a crash may read as
+      much: usually about ten seconds for each GiB
 
     checkpoint_timeout  900s instead of 300s
       a page that changes all the time is written only once in fifteen minutes
@@ -467,8 +467,8 @@ fn proposed_settings_fit_the_server() {
       risk: some CPU time of the sessions that write
 
     wal_buffers  64MB instead of 2MB  (after a restart)
-      sessions need not write WAL themselves when they fill the WAL buffers faster than the
-      WAL writer empties them
+      sessions need not write WAL themselves when they fill the WAL buffers faster
+      than the WAL writer empties them
       risk: 64 MiB of memory
 
     maintenance_work_mem  1GB instead of 64MB
@@ -487,7 +487,7 @@ fn proposed_settings_fit_the_server() {
       autovacuum does more before it pauses, and keeps up with the load
       risk: more I/O by autovacuum during the load
 
-    Apply the settings with --apply, or print them with --emit sql, rds or terraform.
+    Apply them with --apply, or print them with --emit sql, rds or terraform.
     ");
     assert_snapshot!(redact_methods_and_versions(&tune(&dsn, &format!("{size} --emit sql")).stdout), @"
     alter system set max_wal_size = '16GB';

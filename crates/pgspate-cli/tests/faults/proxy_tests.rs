@@ -40,7 +40,8 @@ fn try_commit(fault: Fault, sql: &str) -> (bool, String) {
     wait_until("the connection is closed", || client.is_closed());
     assert!(proxy.has_fired());
     let sessions = format!(
-        "select count(*) from pg_stat_activity where datname = '{}' and pid <> pg_backend_pid()",
+        "select count(*) from pg_stat_activity where datname = '{}' \
+         and backend_type = 'client backend' and pid <> pg_backend_pid()",
         db.name()
     );
     wait_until("the server's session has ended", || {

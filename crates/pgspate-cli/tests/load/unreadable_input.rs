@@ -52,13 +52,15 @@ fn an_empty_file_without_a_named_format_is_refused() {
     error: the input is empty
       at: empty.csv
 
-    hint: Name the format with `--format` to load an empty input as no rows.
+    hint: Name the format with `--format` to load an empty input as no rows. A table cannot
+          … be created from it.
     ");
     assert_snapshot!(case.refusal("empty.csv --create --table made"), @"
     error: the input is empty
       at: empty.csv
 
-    hint: Name the format with `--format` to load an empty input as no rows.
+    hint: Name the format with `--format` to load an empty input as no rows. A table cannot
+          … be created from it.
     ");
 }
 

@@ -75,7 +75,7 @@ fn an_error_about_the_predicate_names_no_table_of_pgspate() {
       caused by: could not compare the source with the predicate of `--scope`
       caused by: column "idd" does not exist (SQLSTATE 42703)
 
-    hint: Perhaps you meant to reference the column "source.id".
+    hint: Perhaps you meant to reference the column "id".
     "#);
 }
 

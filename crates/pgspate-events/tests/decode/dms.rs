@@ -196,6 +196,10 @@ fn malformed_records_are_refused() {
         let found = decode(&mut Dms::new(named.clone()), &TYPES, &[record]).concat();
         assert_eq!(found, format!("error: {error}"), "{record}");
     }
+    // A row without an operation after rows with one may have lost its last value.
+    let found = decode(&mut Dms::new(named.clone()), &TYPES, &["D,1", "I,1,a", "2,b", "U,2"]);
+    let short = "error: a row has 1 values, but there are 2 columns";
+    assert_eq!(found.last().map(String::as_str), Some(short));
     let nameless = DmsOptions { table: None, ..named };
     let found = decode(&mut Dms::new(nameless), &TYPES, &["I,1,a"]).concat();
     assert!(found.starts_with("error: the rows do not name their table"), "{found}");

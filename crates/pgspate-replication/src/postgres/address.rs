@@ -16,18 +16,18 @@ pub(crate) struct SlotAddress {
 }
 
 impl SlotAddress {
-    /// Parses the name of a source. Returns `None` if the name is not a URL of PostgreSQL, or has
-    /// neither `slot` nor `publication`.
+    /// Parses the name of a source. Returns `None` if the name is not a URL of PostgreSQL.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] if `slot` or `publication` is missing, is empty or occurs twice.
     pub(crate) fn parse(source: &str) -> Result<Option<SlotAddress>> {
         let is_url = ["postgres://", "postgresql://"].iter().any(|it| source.starts_with(it));
-        let Some((base, query)) = source.split_once('?').filter(|_| is_url) else {
+        if !is_url {
             return Ok(None);
-        };
+        }
+        let (base, query) = source.split_once('?').unwrap_or((source, ""));
         let (mut slot, mut publication, mut rest) = (None, None, Vec::new());
-        for pair in query.split('&') {
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let found = match name {
                 "slot" => &mut slot,
@@ -40,9 +40,6 @@ impl SlotAddress {
             if found.replace(decode_url_part(value)).is_some() {
                 return Err(Error::new(ErrorKind::Usage, format!("the URL has \"{name}\" twice")));
             }
-        }
-        if slot.is_none() && publication.is_none() {
-            return Ok(None);
         }
         let require = |value: Option<String>, name: &str| {
             value.filter(|value| !value.is_empty()).ok_or_else(|| {
@@ -86,7 +83,7 @@ mod tests {
         assert!(!format!("{found:?}").contains('x'));
         let bare = address("postgresql://h/d?publication=p&slot=s").unwrap();
         assert_eq!(bare.dsn, "postgresql://h/d");
-        for text in ["orders.csv?slot=s", "postgres://h/d", "postgres://h/d?sslmode=require", "-"] {
+        for text in ["orders.csv?slot=s", "-"] {
             assert_eq!(address(text), None, "{text}");
         }
     }
@@ -94,6 +91,8 @@ mod tests {
     #[test]
     fn incomplete_addresses_are_refused() {
         for text in [
+            "postgres://h/d",
+            "postgres://h/d?sslmode=require",
             "postgres://h/d?slot=s",
             "postgres://h/d?publication=p",
             "postgres://h/d?slot=&publication=p",

@@ -127,7 +127,8 @@ impl Load {
         }
     }
 
-    /// Writes the rejects of finished jobs again, if the load has a file of rejects.
+    /// Writes the rejects of finished jobs again, if the load has a file of rejects. A file that is
+    /// still there stays as it is: its rows may have been corrected.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] if the file cannot be written. [`ErrorKind::Ledger`] if the ledger has
@@ -138,6 +139,9 @@ impl Load {
             return Ok(());
         };
         let _guard = lock_rejects_file(path, first.job, &self.reading.names())?;
+        if fs::metadata(path).is_ok_and(|found| found.len() > 0) {
+            return Ok(());
+        }
         let ids: Vec<JobId> = rejecting.iter().map(|job| JobId(job.job)).collect();
         let rows = rejecting.iter().map(|job| job.rows_rejected.unsigned_abs()).sum();
         let written = self.write_rejects_of(&ids)?;

@@ -164,7 +164,11 @@ impl Staging {
             Some(column) if error.sqlstate() == Some(&SqlState::UNDEFINED_COLUMN) => {
                 self.missing_scope_column(&column.name)
             }
-            _ => error,
+            // The server's hint names the stage, which the user does not see.
+            _ => match error.hint_text().map(|hint| hint.replace("\"source.", "\"")) {
+                Some(hint) => error.hint(hint),
+                None => error,
+            },
         }
     }
 

@@ -57,6 +57,8 @@ impl Default for DmsOptions {
 pub struct Dms {
     options: DmsOptions,
     header: Option<Vec<String>>,
+    /// Whether a row of csv has begun with its operation.
+    has_operations: bool,
     tables: SourceTables<TypeFamily>,
     seen: message::SeenColumns,
     batches: batch::LastBatchColumns,
@@ -92,6 +94,12 @@ impl Dms {
             return Ok(None);
         }
         let count = self.columns()?.len();
+        let is_operation = matches!(first, "I" | "U" | "D");
+        if is_operation && fields.len() == count && self.has_operations {
+            let what = format!("a row has {} values, but there are {count} columns", count - 1);
+            return Err(malformed(what));
+        }
+        self.has_operations |= is_operation && fields.len() == count + 1;
         let (op, values) = match first {
             _ if fields.len() == count => (ChangeKind::Snapshot, &fields[..]),
             "I" => (ChangeKind::Insert, &fields[1..]),

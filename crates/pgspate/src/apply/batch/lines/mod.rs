@@ -37,9 +37,10 @@ impl LineFeed {
         }
     }
 
-    /// Decodes a line and takes its events.
+    /// Decodes a line and takes its events. A line that cannot be decoded is set aside. If the last
+    /// file ends within the line, the line may be complete in a later run, and is refused.
     fn decode_line(&mut self, line: RecordLine<'_>) -> Result<()> {
-        let RecordLine { bytes, place, .. } = line;
+        let RecordLine { bytes, place, is_unterminated } = line;
         self.builder.position.digest.add(bytes);
         let Some(decoder) = self.format.decoder() else { return Ok(()) };
         let mut events = std::mem::take(&mut self.events);
@@ -49,29 +50,33 @@ impl LineFeed {
         if let Some(error) = self.builder.context.router.take_lookup_error() {
             return Err(error);
         }
+        let may_be_cut = is_unterminated && self.builder.context.names.is_last(place.input);
         let outcome = match decoded {
+            Ok(()) if may_be_cut && !self.format.marks_end_of(bytes) => {
+                self.keep_pending_delete();
+                Err(cut_line_error())
+            }
             Ok(()) => self.take_record(&events, grouping, bytes.len(), place),
-            Err(error) => self.take_undecoded(error, line),
+            Err(error) => {
+                self.keep_pending_delete();
+                let error = self.format.explain(error);
+                match may_be_cut {
+                    true => Err(cut_line_error().because(error)),
+                    false => self.builder.take_undecoded(error, bytes, place),
+                }
+            }
         };
         self.events = events;
         outcome.map_err(|error| self.builder.with_place(error, place))
     }
+}
 
-    /// Sets a line aside that cannot be decoded. If the last file ends within the line, the line
-    /// may be complete in a later run, and is refused.
-    fn take_undecoded(&mut self, error: Error, line: RecordLine<'_>) -> Result<()> {
-        let RecordLine { bytes, place, is_unterminated } = line;
-        self.keep_pending_delete();
-        let error = self.format.explain(error);
-        if is_unterminated && self.builder.context.names.is_last(place.input) {
-            let message = "the input ends within a line";
-            return Err(Error::new(ErrorKind::Format, message).because(error).hint(
-                "Run the same command again when the line is complete and has a line break at its \
-                 end, or remove the line.",
-            ));
-        }
-        self.builder.take_undecoded(error, bytes, place)
-    }
+/// Returns the error for a last line that may be written in part.
+fn cut_line_error() -> Error {
+    Error::new(ErrorKind::Format, "the input ends within a line").hint(
+        "Run the same command again when the line is complete and has a line break at its end, or \
+         remove the line.",
+    )
 }
 
 impl SourceFeed<LineSource> for LineFeed {

@@ -63,6 +63,12 @@ impl RecordFormat {
         }
     }
 
+    /// Returns whether a part of the record could not be decoded. A part of a row of csv could.
+    pub(super) fn marks_end_of(&self, record: &[u8]) -> bool {
+        let is_dms = matches!(self, RecordFormat::Known { format: EventFormat::Dms, .. });
+        !is_dms || record.starts_with(b"{")
+    }
+
     /// Adds to an error of a record the format in which it was read.
     pub(super) fn explain(&self, error: Error) -> Error {
         let RecordFormat::Known { format, why, .. } = self else { return error };
