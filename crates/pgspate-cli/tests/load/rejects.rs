@@ -356,8 +356,13 @@ fn rejected_rows_are_reported_without_a_rejects_file_too() {
     let bad = fs::read_to_string(case.path("bad.csv")).unwrap();
     assert_eq!(bad, "id\n1x\n3x\n5x\n7x\n9x\n");
     assert_eq!((case.rows("t").len(), read_reasons(&case, "bad.csv.json").len()), (5, 5));
+    // A file that is still there may have been corrected by hand.
+    case.put("bad.csv", "id\n1\n3\n");
+    assert_eq!(case.load("t.csv --header yes --rejects bad.csv --quiet").status, Some(1));
+    assert_eq!(fs::read_to_string(case.path("bad.csv")).unwrap(), "id\n1\n3\n");
     // The ledger keeps rejected rows for seven days.
     case.db.run("delete from pgspate.reject");
+    fs::remove_file(case.path("bad.csv")).unwrap();
     let gone = case.load("t.csv --header yes --rejects bad.csv --quiet").refusal();
     assert!(gone.contains("job 1 rejected 5 rows, of which the ledger still has 0"), "{gone}");
 }

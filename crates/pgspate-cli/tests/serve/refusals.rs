@@ -35,6 +35,11 @@ fn requests_that_cannot_be_answered_are_refused() {
     for body in ["", "{", "[{]", "1", "{\"id\":1}x", "\u{feff}", "[1]"] {
         assert_refused(&scene.post(ROWS, body), 400, "invalid_body");
     }
+    // The hint of the engine also names a flag of `pgspate load`.
+    let answer = scene.post(ROWS, r#"{"id":1,"name":"\ud800"}"#);
+    assert_eq!(answer.status, 400, "{answer:?}");
+    let said = format!("{answer:?}");
+    assert!(said.contains("surrogate") && !said.contains("--"), "{said}");
     assert_eq!(scene.value("select count(*) from account"), "0");
 }
 
