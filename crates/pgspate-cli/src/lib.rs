@@ -183,7 +183,7 @@ pub fn server(to: Option<&str>, quiet: bool) -> Result<Dsn> {
 fn parse<T: CommandFlags>(args: &[String]) -> Result<T> {
     let command = clap::Command::new("pgspate").no_binary_name(true);
     let command = ParsedFlags::<T>::augment_args(command);
-    let command = command.mut_args(|arg| arg.value_delimiter(None));
+    let command = command.mut_args(flags::with_whole_names);
     let found = command.try_get_matches_from(args);
     let asked = found.and_then(|found| ParsedFlags::from_arg_matches(&found));
     asked.map(|asked| asked.0).map_err(|error| usage_error(&error.to_string()))

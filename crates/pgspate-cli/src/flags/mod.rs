@@ -15,6 +15,8 @@ mod source_option;
 mod sync;
 mod tune;
 
+use std::any::TypeId;
+
 use clap::builder::{
     PathBufValueParser, PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser,
 };
@@ -150,6 +152,14 @@ fn column_names<T>(
     values(flag, name, text().map(|list| split_column_names(&list)), move |it, names| {
         set(it, names.into_iter().flatten().collect());
     })
+}
+
+/// Returns the argument with each value of a list of names taken as one name.
+pub(crate) fn with_whole_names(arg: Arg) -> Arg {
+    match arg.get_value_parser().type_id() == TypeId::of::<Vec<String>>() {
+        true => arg.value_parser(text().map(|name| vec![name])),
+        false => arg,
+    }
 }
 
 fn split_column_names(list: &str) -> Vec<String> {
