@@ -298,7 +298,8 @@ reference:
 reference-python: $(VENV)/made
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/maturin develop -q -m python/Cargo.toml
 	$(VENV)/bin/python python/reference.py > docs/reference/python.md
-	$(VENV)/bin/python python/reference.py options > python/pgspate/_typed.py
+	$(VENV)/bin/python python/reference.py options > $(VENV)/typed.py
+	mv $(VENV)/typed.py python/pgspate/_typed.py
 
 .PHONY: help demo test test-rust test-python test-fleet wheel check lint lint-prose audit notices requirements dist docs \
 	lint-python lint-release test-kafka test-other release-wheel release-binary test-release \
