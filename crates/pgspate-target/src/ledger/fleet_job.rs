@@ -75,7 +75,7 @@ pub enum FleetDestination {
     /// A stage, which is created with the job.
     Stage,
     /// A table that the caller creates after the job has begun: a shadow, or a stage by
-    /// [`create_job_stage`].
+    /// [`create_job_stage`](super::create_job_stage).
     CreatedLater,
     /// The table itself.
     Table {
