@@ -226,6 +226,7 @@ def _write_differences(run: Any, script: dict[str, Any], report: dict[str, Any])
 
     A delete releases unique values, which an update or an insert may give to another row.
     """
+    changed_before = run(script["count_changed"]).scalar()
     for verb, done in (("delete", "deleted"), ("update", "updated"), ("insert", "inserted")):
         if not report[done]:
             continue
@@ -241,6 +242,10 @@ def _write_differences(run: Any, script: dict[str, Any], report: dict[str, Any])
                 raise ServerError(message, hint=hint)
             hint = "Another session changed some of these rows. Run the sync again."
             raise ServerError(message, sqlstate="40001", hint=hint, is_retryable=True)
+    changed = run(script["count_changed"]).scalar() - changed_before
+    if changed > report["deleted"] + report["updated"]:
+        keys = [(name, 0) for name in run(script["cascading_keys"]).scalars()]
+        _pgspate.refuse_sync("cascades", [], keys)
 
 
 def quote_ident(name: str) -> str:

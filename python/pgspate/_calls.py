@@ -170,7 +170,7 @@ def load(
         set: Values for columns that the data lacks, by column: ``{"tenant": 7}``. None is NULL.
         file_name_column: Column for the name of each row's file.
         snake_case: Read the names of fields and keys in snake case: ``OrderId`` as ``order_id``.
-        ignore_unknown: Ignore fields and keys that name no column.
+        ignore_unknown: Ignore fields and keys that name no column, or a generated column.
         add_columns: Add columns that the table lacks, with types that fit the data.
         source_option: Settings of object stores and web servers, and HTTP headers. The values
             ``@FILE`` and ``env:NAME`` read a secret from a file or an environment variable.
@@ -340,7 +340,7 @@ def sync(
         set: Values for columns that the data lacks, by column: ``{"tenant": 7}``. None is NULL.
         file_name_column: Column for the name of each row's file.
         snake_case: Read the names of fields and keys in snake case: ``OrderId`` as ``order_id``.
-        ignore_unknown: Ignore fields and keys that name no column.
+        ignore_unknown: Ignore fields and keys that name no column, or a generated column.
         add_columns: Add columns that the table lacks, with types that fit the data.
         source_option: Settings of object stores and web servers, and HTTP headers. The values
             ``@FILE`` and ``env:NAME`` read a secret from a file or an environment variable.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from collections.abc import AsyncIterable, Iterable, Mapping
 from typing import Any, Protocol, Union
 
@@ -30,6 +31,9 @@ Path = Union[str, "os.PathLike[str]"]
 Data = Union[Path, Iterable[Any], ArrowStream, ArrowArray]
 
 Events = Union[Path, Iterable[Any]]
+
+# The begin of a JSON object, which no path has.
+_JSON_OBJECT = re.compile(r'\s*\{\s*"')
 
 # Classes whose rows are all in memory. pgspate can read such rows again after a lost connection.
 _IN_MEMORY_CLASSES = {
@@ -185,6 +189,8 @@ def classify_events(events: Events) -> tuple[tuple[str, Any, str], None]:
     An item of a list that begins like JSON is an event and no path.
     """
     name = _name_of(events)
+    if isinstance(events, str) and _JSON_OBJECT.match(events):
+        raise UsageError("the text is an event and not a path", hint="Give a list of events.")
     if isinstance(events, (str, os.PathLike)):
         return ("sources", [os.fspath(events)], name), None
     if isinstance(events, (list, tuple)) and events and all(map(_is_path, events)):

@@ -167,6 +167,7 @@ class SyncReport(Report):
         updated_hot: Updated rows whose update was HOT: no index was written. ``None`` if other
             servers store the rows.
         deleted: Rows of the scope that were deleted, because the source does not have them.
+        changes_kept_out: Inserts, updates and deletes that triggers kept out.
         unchanged: Rows that were equal already and were not written.
         rows_known: Unchanged rows that were not staged, because the table was read ahead.
         sessions: Sessions that shared the scopes, each with its own transaction.
@@ -206,6 +207,7 @@ class SyncReport(Report):
     updated: int = 0
     updated_hot: int | None = None
     deleted: int = 0
+    changes_kept_out: int = 0
     unchanged: int = 0
     rows_known: int | None = None
     sessions: int = 1

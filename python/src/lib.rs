@@ -114,7 +114,8 @@ fn sync_script<'py>(
 /// that belong to the reason.
 ///
 /// The reasons are `rows_outside_scope`, `keys_in_other_scopes`, `duplicates`, `table_duplicates`,
-/// `deletes` and `empty`. Only duplicates have examples. `max_delete_percent` is for `deletes`.
+/// `deletes`, `cascades` and `empty`. Only duplicates and `cascades` have examples: keys of rows, and
+/// names of foreign keys. `max_delete_percent` is for `deletes`.
 #[pyfunction]
 #[pyo3(signature = (reason, counts, examples = vec![], max_delete_percent = 100.0))]
 fn refuse_sync(
@@ -131,6 +132,9 @@ fn refuse_sync(
         ("table_duplicates", &[keys]) => SyncRefusal::DuplicateTableKeys { keys, examples },
         ("deletes", &[deleted, all]) => {
             SyncRefusal::TooManyDeletes { deleted, all, max_percent: max_delete_percent }
+        }
+        ("cascades", _) => {
+            SyncRefusal::Cascades(examples.into_iter().map(|(name, _)| name).collect())
         }
         _ => SyncRefusal::EmptySource,
     };

@@ -59,6 +59,8 @@ def test_events_are_dicts_or_json(db, dsn, parts, form):
         # The position is not kept, because no later call needs it.
         assert streams(db) == []
     assert pgspate.apply([], to=dsn).events == 0 and streams(db) == []
+    with pytest.raises(pgspate.UsageError, match="an event and not a path"):
+        pgspate.apply(json.dumps(EVENTS[0]), to=dsn)
 
 
 def test_a_named_stream_is_applied_once(db, dsn, parts):

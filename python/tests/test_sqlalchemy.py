@@ -324,6 +324,20 @@ def test_a_doubtful_sync_is_refused_with_the_same_message_within_a_session(
     assert len(orders(engine)) == 10
 
 
+@pytest.mark.parametrize("within", [False, True])
+def test_a_delete_that_cascades_to_a_row_of_the_source_is_refused(db, engine, within):
+    db.execute("create table node (id int primary key, up int references node on delete cascade)")
+    db.execute("insert into node values (1, null), (2, 1), (3, null)")
+    node = sa.Table("node", sa.MetaData(), autoload_with=engine)
+    rows = [{"id": 2, "up": 1}, {"id": 3, "up": None}]
+    with orm.Session(engine) as session:
+        with pytest.raises(pgspate.PlanError, match='by foreign key "node_up_fkey"'):
+            pgspate.sqlalchemy.sync(
+                session, node, rows, scope="all", within=session if within else None)
+        session.commit()
+    assert len(db.execute("select from node").fetchall()) == 3
+
+
 @pytest.fixture
 def tenants(db, engine):
     """Yields a function that returns the ids of the table `facts` in three schemas.

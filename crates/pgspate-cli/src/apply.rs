@@ -13,7 +13,7 @@ use pgspate::numbers::{bytes, seconds, short, thousands};
 use crate::errors::TerminalStyle;
 use crate::flags::{ApplyArgs, CommonArgs};
 use crate::load::{InterruptActions, print_json, runtime, stop_on_interrupt};
-use crate::output::{write_stderr, write_stderr_line};
+use crate::output::{write_stderr, write_stderr_line, write_stdout_lines};
 use crate::progress::ProgressLine;
 use crate::summary::plural;
 use crate::{CommandAnswer, allocator, metrics, target};
@@ -41,7 +41,7 @@ pub(crate) fn run(args: ApplyArgs, style: TerminalStyle) -> Result<CommandAnswer
         let plan = apply::plan(&options, target.dsn, runtime.handle())?;
         match json {
             true => print_json(&plan)?,
-            false => write_stderr(render_plan(&plan, style)),
+            false => write_stdout_lines(&render_plan(&plan, TerminalStyle::of_stdout()), 2)?,
         }
         return Ok(CommandAnswer::Yes);
     }

@@ -17,6 +17,7 @@ use crate::flags::DoctorArgs;
 use crate::load::{print_json, runtime};
 use crate::output::{write_stderr_line, write_stdout};
 use crate::target;
+use crate::terminal::break_report_lines;
 
 pub(crate) fn run(args: DoctorArgs, style: TerminalStyle) -> Result<CommandAnswer> {
     let (json, sample) = (args.common.json, args.options.sample);
@@ -76,9 +77,9 @@ fn render(found: &Examination, style: TerminalStyle) -> String {
         found.sampled_seconds
     );
     // Writing to a String cannot fail.
-    let mut text = wrapped(&server, "") + "\n";
+    let mut text = break_report_lines(&server, "") + "\n";
     for line in found.peculiarities {
-        let _ = writeln!(text, "{}", wrapped(line, "  "));
+        let _ = writeln!(text, "{}", break_report_lines(line, "  "));
     }
     // If consecutive findings of a check have equal advice, only the first finding shows it.
     let mut advised = None;
@@ -101,7 +102,7 @@ fn render(found: &Examination, style: TerminalStyle) -> String {
             counted(silent.len() as u64, "check"),
             silent.join(", ")
         );
-        let _ = writeln!(text, "\n{}", style.dim(&wrapped(&line, "")));
+        let _ = writeln!(text, "\n{}", style.dim(&break_report_lines(&line, "")));
     }
     text
 }
@@ -116,9 +117,9 @@ fn describe(finding: &Finding, advice: Option<&str>, style: TerminalStyle, text:
     };
     let object = finding.object.as_deref().map(|it| format!("  {it}")).unwrap_or_default();
     let _ = writeln!(text, "{verdict} {}{}", style.strong(finding.id), object);
-    let _ = writeln!(text, "{}", wrapped(&finding.evidence, INDENT));
+    let _ = writeln!(text, "{}", break_report_lines(&finding.evidence, INDENT));
     if let Some(advice) = advice {
-        let _ = writeln!(text, "{}", style.dim(&wrapped(advice, INDENT)));
+        let _ = writeln!(text, "{}", style.dim(&break_report_lines(advice, INDENT)));
     }
     for line in &finding.remedy {
         let _ = writeln!(text, "{INDENT}  {line}");
@@ -126,33 +127,3 @@ fn describe(finding: &Finding, advice: Option<&str>, style: TerminalStyle, text:
 }
 
 const INDENT: &str = "           ";
-const WIDTH: usize = 80;
-
-/// Wraps a text into indented lines.
-pub(crate) fn wrapped(text: &str, indent: &str) -> String {
-    let mut lines = vec![indent.to_owned()];
-    for word in text.split_whitespace() {
-        let line = lines.last_mut().expect("there is at least one line");
-        let is_first = line.len() == indent.len();
-        if !is_first && line.chars().count() + 1 + word.chars().count() > WIDTH {
-            lines.push(format!("{indent}{word}"));
-        } else {
-            line.push_str(if is_first { "" } else { " " });
-            line.push_str(word);
-        }
-    }
-    lines.join("\n")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn long_texts_are_wrapped_into_indented_lines() {
-        assert_eq!(wrapped("a b", "  "), "  a b");
-        let long = wrapped(&"word ".repeat(40), "    ");
-        assert!(long.lines().all(|line| line.len() <= WIDTH && line.starts_with("    word")));
-        assert_eq!(long.lines().count(), 3);
-    }
-}

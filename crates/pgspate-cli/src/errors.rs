@@ -8,7 +8,6 @@ use serde::Serialize;
 
 use crate::load;
 use crate::output::write_stderr;
-use crate::terminal::{break_lines, line_columns};
 
 /// The escape codes that `TerminalStyle` writes.
 const CODES: [&str; 5] = ["\x1b[1;31m", "\x1b[1;33m", "\x1b[1m", "\x1b[2m", "\x1b[0m"];
@@ -62,13 +61,9 @@ impl TerminalStyle {
     }
 }
 
-/// Prints an error on stderr. Lines fit into the terminal, if stderr is one.
+/// Prints an error on stderr.
 pub(crate) fn print(error: &Error, style: TerminalStyle) {
-    let text = render(error, style);
-    write_stderr(match std::io::stderr().is_terminal() {
-        true => break_lines(&text, line_columns()),
-        false => text,
-    });
+    write_stderr(render(error, style));
 }
 
 /// An error as `--json` prints it on stdout, in place of the report.

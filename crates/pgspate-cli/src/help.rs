@@ -62,7 +62,10 @@ pub(crate) const COMMANDS: [CommandHelp; 17] = [
             "pgspate sync today.parquet --table readings --scope-by day",
             "pgspate sync new.csv --table customers --key email --no-delete",
         ],
-        answer_no: Some("Done, but --check found differences, or --advise-only has advice"),
+        answer_no: Some(
+            "Done, but triggers kept changes out, --check found differences, or --advise-only has \
+             advice",
+        ),
         is_interruptible: true,
         variables: &[CONNECTION, EMBEDDED, SOURCES, TERMINAL],
     },

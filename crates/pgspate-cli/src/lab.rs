@@ -19,13 +19,12 @@ use pgspate_lab::{
 use serde::Serialize;
 
 use crate::CommandAnswer;
-use crate::doctor::wrapped;
 use crate::errors::TerminalStyle;
 use crate::flags::{ParsedFlags, StallArgs};
 use crate::load::{InterruptActions, print_json, runtime, stop_on_interrupt};
 use crate::output::{draw_line, write_stderr_line, write_stdout};
 use crate::target::{self, show_step};
-use crate::terminal::{LinePart, cut_line, fit_line};
+use crate::terminal::{LinePart, break_report_lines, cut_line, fit_line};
 
 /// Arguments of `pgspate lab`.
 #[derive(Args)]
@@ -177,14 +176,19 @@ fn list(args: &ListArgs) -> Result<CommandAnswer> {
     let style = TerminalStyle::of_stdout();
     for it in &all {
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "{}\n{}", style.strong(it.name), wrapped(it.question, INDENT));
+        let _ = writeln!(
+            text,
+            "{}\n{}",
+            style.strong(it.name),
+            break_report_lines(it.question, INDENT)
+        );
         if !it.data.is_empty() {
             let line = "--data: imdb, tpch, or files of your own";
-            let _ = writeln!(text, "{}", style.dim(&wrapped(line, INDENT)));
+            let _ = writeln!(text, "{}", style.dim(&break_report_lines(line, INDENT)));
         }
         for (factor, levels) in &it.factors {
             let line = format!("{factor}: {}", levels.join(", "));
-            let _ = writeln!(text, "{}", style.dim(&wrapped(&line, INDENT)));
+            let _ = writeln!(text, "{}", style.dim(&break_report_lines(&line, INDENT)));
         }
         let _ = writeln!(
             text,
@@ -243,7 +247,7 @@ fn measure(args: &RunArgs, quiet: bool, style: TerminalStyle) -> Result<CommandA
         print_json(&LabRunOutput { summary: &summary, experiments: &digests })?;
     } else if !quiet {
         for digest in &digests {
-            write_stdout(format!("{}\n", wrapped(&render_digest(digest), "")))?;
+            write_stdout(format!("{}\n", break_report_lines(&render_digest(digest), "")))?;
             if let Some(caution) = &digest.caution {
                 write_stderr_line(format!("{} {caution}", style.warning("warning:")));
             }

@@ -3,16 +3,21 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use pgspate::load::{self, LoadWatch};
+use pgspate::load::{self, Load, LoadWatch};
 use pgspate::{Error, ErrorKind, Result};
 use tokio::runtime::{Handle, Runtime};
 
 use crate::errors::TerminalStyle;
 use crate::flags::{CommonArgs, LoadArgs};
-use crate::output::{write_stderr, write_stderr_line, write_stdout};
+use crate::output::{
+    write_command_line, write_stderr, write_stderr_line, write_stdout, write_stdout_lines,
+};
 use crate::progress::{ProgressLine, ProgressVerb};
 use crate::target::TargetServer;
 use crate::{CommandAnswer, summary, target};
+
+/// The width of the labels of a plan's lines, with the space behind.
+const PLAN_LABEL_COLUMNS: usize = 9;
 
 pub(crate) fn run(args: LoadArgs, style: TerminalStyle) -> Result<CommandAnswer> {
     let CommonArgs { plan, json, quiet, .. } = args.common;
@@ -23,19 +28,7 @@ pub(crate) fn run(args: LoadArgs, style: TerminalStyle) -> Result<CommandAnswer>
         return Ok(CommandAnswer::Yes);
     }
     if plan {
-        for found in load.evidence() {
-            write_stdout(format!("input    {found}\n"))?;
-        }
-        if let Some(new) = load.new_table() {
-            write_stdout(format!("{};\n", new.sql))?;
-        }
-        if let Some(sql) = load.add_columns_sql() {
-            write_stdout(format!("{sql};\n"))?;
-        }
-        write_stdout(load.plan().to_string())?;
-        if let Some(earlier) = load.earlier_runs() {
-            write_stdout(format!("ledger   {earlier}\n"))?;
-        }
+        write_stdout_lines(&render_plan(&load), PLAN_LABEL_COLUMNS)?;
         return Ok(CommandAnswer::Yes);
     }
     if !quiet {
@@ -80,8 +73,27 @@ pub(crate) fn run(args: LoadArgs, style: TerminalStyle) -> Result<CommandAnswer>
     report.warnings.retain(|warning| !said.contains(warning));
     write_stderr(summary::render(&report, style));
     let table = report.table.replace('\'', "'\\''");
-    write_stderr_line(format!("open it with  {} -c 'table {table} limit 10'", target.psql));
+    write_command_line(&format!("open it with  {} -c 'table {table} limit 10'", target.psql));
     Ok(answer)
+}
+
+/// Formats what `--plan` shows.
+fn render_plan(load: &Load) -> String {
+    let mut text = String::new();
+    for found in load.evidence() {
+        text += &format!("input    {found}\n");
+    }
+    if let Some(new) = load.new_table() {
+        text += &format!("{};\n", new.sql);
+    }
+    if let Some(sql) = load.add_columns_sql() {
+        text += &format!("{sql};\n");
+    }
+    text += &load.plan().to_string();
+    if let Some(earlier) = load.earlier_runs() {
+        text += &format!("ledger   {earlier}\n");
+    }
+    text
 }
 
 /// The server, the runtime and the handles with which every command that writes rows begins.

@@ -10,7 +10,7 @@ use std::io::{self, IsTerminal, Write};
 use pgspate::{Error, ErrorKind, Result};
 
 use crate::errors::TerminalStyle;
-use crate::terminal::{LinePart, cut_line, fit_line, line_columns};
+use crate::terminal::{LinePart, break_hanging_lines, cut_line, fit_line, line_columns};
 
 /// Writes data to stdout. A reader that closes the pipe early, such as `head`, is no error. Data
 /// for a pipe is written byte for byte.
@@ -33,15 +33,41 @@ pub(crate) fn write_stdout(bytes: impl AsRef<[u8]>) -> Result<()> {
     }
 }
 
-/// Writes a text to stderr.
+/// Writes lines for people to stdout. Lines fit into the terminal, if stdout is one. The rest of a
+/// line that is too wide begins `hanging` columns right of the line's begin.
+///
+/// # Errors
+/// The errors of [`write_stdout`].
+pub(crate) fn write_stdout_lines(lines: &str, hanging: usize) -> Result<()> {
+    let stdout = std::io::stdout();
+    match stdout.is_terminal() {
+        true => write_stdout(break_hanging_lines(lines, line_columns(&stdout), hanging)),
+        false => write_stdout(lines),
+    }
+}
+
+/// Writes a text to stderr. Lines fit into the terminal, if stderr is one.
 pub(crate) fn write_stderr(text: impl AsRef<str>) {
-    let text = escape_control_characters(text.as_ref(), TerminalStyle::of_stderr());
+    let stderr = std::io::stderr();
+    match stderr.is_terminal() {
+        true => write_unbroken(&break_hanging_lines(text.as_ref(), line_columns(&stderr), 2)),
+        false => write_unbroken(text.as_ref()),
+    }
+}
+
+/// Writes a line to stderr that has a command to copy, which a line break would spoil.
+pub(crate) fn write_command_line(text: &str) {
+    write_unbroken(&format!("{text}\n"));
+}
+
+fn write_unbroken(text: &str) {
+    let text = escape_control_characters(text, TerminalStyle::of_stderr());
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }
 
 /// Draws a progress line of these parts over the previous one, within the terminal's width.
 pub(crate) fn draw_line(parts: &[LinePart]) {
-    let columns = line_columns();
+    let columns = line_columns(std::io::stderr());
     let line = fit_line(parts, columns).replace(['\n', '\t'], " ");
     let line = escape_control_characters(&line, TerminalStyle::of_stderr());
     // Ignored: the terminal may be closed.

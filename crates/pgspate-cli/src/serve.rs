@@ -71,12 +71,12 @@ fn describe_start(server: &RecordServer, has_tokens: bool, style: TerminalStyle)
         }
         None => (String::new(), address),
     };
-    let token = if has_tokens { "-H 'authorization: Bearer TOKEN' " } else { "" };
+    let token = if has_tokens { "-H 'authorization: Bearer TOKEN' \\\n            " } else { "" };
     let table = tables.first().map_or(String::new(), |name| encode_path(name));
     let _ = writeln!(
         text,
-        "  try     curl {socket}{token}-H 'content-type: application/json' \
-         -d '{{\"COLUMN\": \"VALUE\"}}' '{base}/tables/{table}/rows'"
+        "  try     curl {socket}'{base}/tables/{table}/rows' \\\n            \
+         {token}-H 'content-type: application/json' -d '{{\"COLUMN\": \"VALUE\"}}'"
     );
     if socket.is_empty() {
         let _ = writeln!(text, "  watch   {base}/");

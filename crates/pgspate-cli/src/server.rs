@@ -6,7 +6,7 @@ use pgspate_embedded::{EmbeddedServer, ServerState, ServerStatus};
 use crate::args::ServerAction;
 use crate::errors::TerminalStyle;
 use crate::load::print_json;
-use crate::output::{write_stderr, write_stderr_line, write_stdout};
+use crate::output::{write_command_line, write_stderr, write_stderr_line, write_stdout};
 use crate::target::show_step;
 
 pub(crate) fn run(action: ServerAction, quiet: bool, style: TerminalStyle) -> Result<()> {
@@ -17,7 +17,7 @@ pub(crate) fn run(action: ServerAction, quiet: bool, style: TerminalStyle) -> Re
             let status = server.start(&progress)?;
             if !quiet {
                 write_stderr(describe(&status));
-                write_stderr_line(format!("open it with  {}", server.psql_command()?));
+                write_command_line(&format!("open it with  {}", server.psql_command()?));
             }
         }
         ServerAction::Stop => {

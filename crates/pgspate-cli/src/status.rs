@@ -19,7 +19,7 @@ use crate::args::StatusArgs;
 use crate::errors::TerminalStyle;
 use crate::fleet::render_progress;
 use crate::load::{InterruptActions, print_json, runtime, stop_on_interrupt};
-use crate::output::{write_stderr_line, write_stdout};
+use crate::output::{write_stderr_line, write_stdout_lines};
 use crate::summary::plural;
 use crate::target;
 
@@ -109,22 +109,23 @@ impl DatabaseStatus {
     /// Prints the status for people.
     fn print(&self) -> Result<()> {
         for job in &self.jobs {
-            write_stdout(render(job))?;
+            write_stdout_lines(&render(job), 2)?;
         }
         for stream in &self.streams {
-            write_stdout(render_stream(stream))?;
+            write_stdout_lines(&render_stream(stream), 2)?;
         }
         for fleet in &self.fleets {
-            write_stdout(render_progress(fleet))?;
+            write_stdout_lines(&render_progress(fleet), 2)?;
         }
         for transaction in &self.prepared.transactions {
-            write_stdout(render_prepared(transaction))?;
+            write_stdout_lines(&render_prepared(transaction), 2)?;
         }
         if !self.settings.is_empty() {
             let names = self.settings.join(", ");
-            write_stdout(format!(
+            let text = format!(
                 "settings of the server\n  not put back: {names}; run `pgspate tune --revert`\n"
-            ))?;
+            );
+            write_stdout_lines(&text, 2)?;
         }
         Ok(())
     }

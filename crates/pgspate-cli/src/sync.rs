@@ -50,7 +50,8 @@ pub(crate) fn run(args: SyncArgs, style: TerminalStyle) -> Result<CommandAnswer>
     }
     let is_no = match advise_only {
         true => !report.advice.is_empty(),
-        false => report.is_check && !report.is_same(),
+        false if report.is_check => !report.is_same(),
+        false => report.changes_kept_out > 0,
     };
     // With exit status 1, the report is shown in spite of --quiet.
     write_stderr(match (!quiet || (is_no && !json), advise_only) {
@@ -110,6 +111,10 @@ fn change_counts(report: &SyncReport, style: TerminalStyle) -> String {
     let (deleted, unchanged) = (thousands(deleted), thousands(unchanged));
     let all = thousands(report.rows_in);
     match (report.is_check, report.is_same()) {
+        (true, true) if report.only_inserts => format!(
+            "{table}: nothing to insert; {} of the source are in the table, and were not compared",
+            plural(report.rows_in, "key")
+        ),
         (true, true) => format!("{table}: equal to the source, {}", plural(report.rows_in, "row")),
         (true, false) => format!(
             "{table}: {inserted} to insert, {updated} to update, {deleted} to delete; \

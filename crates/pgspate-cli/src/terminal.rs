@@ -1,19 +1,25 @@
 //! The terminal: its width, lines that fit into it, and passwords typed without an echo.
 
 use std::io::{IsTerminal, Read, Write};
+use std::os::fd::AsFd;
 
 use pgspate::{Error, ErrorKind, Result};
 use rustix::termios::{
     InputModes, LocalModes, OptionalActions, SpecialCodeIndex, tcgetattr, tcgetwinsize, tcsetattr,
 };
+use textwrap::core::display_width;
+use textwrap::{WordSeparator, WordSplitter};
 
 /// The width of a terminal that does not tell its width.
 const COLUMNS_DEFAULT: usize = 80;
 
-/// Returns the number of columns that a line on stderr may fill. The last column stays free: some
-/// terminals begin a new line after it.
-pub(crate) fn line_columns() -> usize {
-    let size = tcgetwinsize(std::io::stderr()).map(|size| usize::from(size.ws_col));
+/// The width of the texts in reports, also of those that go into a file.
+const REPORT_COLUMNS: usize = 80;
+
+/// Returns the number of columns that a line on `terminal` may fill. The last column stays free:
+/// some terminals begin a new line after it.
+pub(crate) fn line_columns(terminal: impl AsFd) -> usize {
+    let size = tcgetwinsize(terminal).map(|size| usize::from(size.ws_col));
     let columns = size.ok().filter(|columns| *columns > 0).unwrap_or(COLUMNS_DEFAULT);
     columns.saturating_sub(1).max(1)
 }
@@ -45,7 +51,7 @@ pub(crate) fn fit_line(parts: &[LinePart], columns: usize) -> String {
     let mut used = 0;
     for at in by_rank {
         let LinePart { text, short, .. } = &parts[at];
-        let needed = |text: &str| text_columns(text) + if used == 0 { 0 } else { 2 };
+        let needed = |text: &str| display_width(text) + if used == 0 { 0 } else { 2 };
         let fitting = [text, short].into_iter().find(|it| used + needed(it) <= columns);
         if let Some(text) = fitting.filter(|it| !it.is_empty()) {
             used += needed(text);
@@ -60,49 +66,39 @@ pub(crate) fn fit_line(parts: &[LinePart], columns: usize) -> String {
 
 /// Cuts a line after `columns`; a cut line ends with an ellipsis.
 pub(crate) fn cut_line(line: &str, columns: usize) -> String {
-    if text_columns(line) <= columns {
+    if display_width(line) <= columns {
         return line.to_owned();
     }
     let mut used = 0;
     let fits = |c: &char| {
-        used += char_columns(*c);
+        used += display_width(c.encode_utf8(&mut [0; 4]));
         used < columns
     };
     line.chars().take_while(fits).chain(['…']).collect()
 }
 
-/// Breaks lines that are wider than `columns` at spaces.
-pub(crate) fn break_lines(text: &str, columns: usize) -> String {
-    let mut broken = String::new();
-    for line in text.split_inclusive('\n') {
-        let mut used = 0;
-        for word in line.split_inclusive(' ') {
-            let width = text_columns(word.trim_end());
-            if used > 0 && used + width > columns {
-                broken.truncate(broken.trim_end_matches(' ').len());
-                broken.push('\n');
-                used = 0;
-            }
-            broken.push_str(word);
-            used += text_columns(word);
-        }
-    }
-    broken
+/// Breaks lines of a report at spaces. Each line begins with `indent`.
+pub(crate) fn break_report_lines(text: &str, indent: &str) -> String {
+    let options = break_options(REPORT_COLUMNS).initial_indent(indent).subsequent_indent(indent);
+    textwrap::fill(text, options)
 }
 
-fn text_columns(text: &str) -> usize {
-    text.chars().map(char_columns).sum()
+/// Breaks lines that are wider than `columns` at spaces. The rest of a line begins `hanging` columns
+/// right of the line's begin.
+pub(crate) fn break_hanging_lines(text: &str, columns: usize, hanging: usize) -> String {
+    let fill = |line: &str| {
+        let begin = line.len() - line.trim_start_matches(' ').len();
+        let indent = " ".repeat(begin + hanging);
+        textwrap::fill(line, break_options(columns).subsequent_indent(&indent))
+    };
+    text.split_inclusive('\n').map(fill).collect()
 }
 
-/// Returns the columns of a character: two for East Asian letters and emoji. Combining marks count
-/// as one, so that a line is rather too short than too long.
-fn char_columns(c: char) -> usize {
-    match u32::from(c) {
-        0x1100..=0x115f | 0x2e80..=0xa4cf | 0xac00..=0xd7a3 | 0xf900..=0xfaff => 2,
-        0xfe30..=0xfe6f | 0xff00..=0xff60 | 0xffe0..=0xffe6 | 0x1f300..=0x1faff => 2,
-        0x2_0000..=0x3_fffd => 2,
-        _ => 1,
-    }
+fn break_options<'a>(columns: usize) -> textwrap::Options<'a> {
+    textwrap::Options::new(columns)
+        .word_separator(WordSeparator::AsciiSpace)
+        .word_splitter(WordSplitter::NoHyphenation)
+        .break_words(false)
 }
 
 /// Returns whether a person can be asked: stdin and stderr are a terminal.
@@ -185,23 +181,31 @@ mod tests {
         assert_eq!(line(14), "loading orders");
         assert_eq!(line(9), "loading …");
         for columns in 1..90 {
-            assert!(text_columns(&line(columns)) <= columns, "{columns}");
+            assert!(display_width(&line(columns)) <= columns, "{columns}");
         }
     }
 
     #[test]
     fn wide_characters_count_twice() {
-        assert_eq!(text_columns("表a"), 3);
+        assert_eq!(display_width("表a"), 3);
         assert_eq!(cut_line("表表表", 5), "表表…");
         assert_eq!(cut_line("表表表", 6), "表表表");
     }
 
     #[test]
-    fn long_lines_are_broken_at_spaces() {
-        let text = "error: a name\n  at: x\n\nhint: use another-long-name here\n";
-        let broken = "error: a\nname\n  at: x\n\nhint: use\nanother-long-name\nhere\n";
-        assert_eq!(break_lines(text, 10), broken);
-        assert_eq!(break_lines(text, 80), text);
+    fn lines_of_a_report_are_broken_and_indented() {
+        assert_eq!(break_report_lines("a b", "  "), "  a b");
+        let long = break_report_lines(&"word ".repeat(40), "    ");
+        let fits = |line: &str| line.len() <= REPORT_COLUMNS && line.starts_with("    word");
+        assert!(long.lines().all(fits));
+        assert_eq!(long.lines().count(), 3);
+    }
+
+    #[test]
+    fn the_rest_of_a_line_hangs_right_of_its_begin() {
+        let text = "lanes  one two three\n  a bcd efgh ij klmn\n\n";
+        let broken = "lanes  one two\n       three\n  a bcd efgh ij\n         klmn\n\n";
+        assert_eq!(break_hanging_lines(text, 17, 7), broken);
     }
 
     #[test]

@@ -8,12 +8,12 @@ use pgspate::target::connect::Connection;
 use pgspate_doctor::tune::{self, TuneAdvice, TuneOutcome};
 
 use crate::CommandAnswer;
-use crate::doctor::wrapped;
 use crate::errors::TerminalStyle;
 use crate::flags::{CommonArgs, TuneArgs};
 use crate::load::{print_json, runtime};
 use crate::output::{write_stderr_line, write_stdout};
 use crate::target;
+use crate::terminal::break_report_lines;
 
 pub(crate) fn run(args: &TuneArgs, style: TerminalStyle) -> Result<CommandAnswer> {
     let CommonArgs { json, quiet, ref to, .. } = args.common;
@@ -120,7 +120,7 @@ fn render(advice: &TuneAdvice, style: TerminalStyle) -> String {
         machine.cpus_from
     );
     // Writing to a String cannot fail.
-    let mut text = wrapped(&server, "") + "\n";
+    let mut text = break_report_lines(&server, "") + "\n";
     if !advice.outstanding.is_empty() {
         let names = advice.outstanding.join(", ");
         let line =
@@ -136,8 +136,12 @@ fn render(advice: &TuneAdvice, style: TerminalStyle) -> String {
             it.value,
             it.now
         );
-        let _ = writeln!(text, "{}", wrapped(it.reason, "  "));
-        let _ = writeln!(text, "{}", style.dim(&wrapped(&format!("risk: {}", it.risk), "  ")));
+        let _ = writeln!(text, "{}", break_report_lines(it.reason, "  "));
+        let _ = writeln!(
+            text,
+            "{}",
+            style.dim(&break_report_lines(&format!("risk: {}", it.risk), "  "))
+        );
     }
     text.push_str(match advice.proposals.is_empty() {
         true => "nothing to change\n",

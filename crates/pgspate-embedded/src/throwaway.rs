@@ -489,15 +489,23 @@ fn start_watchdog(folder: &Path) -> Result<Child> {
 
 /// Returns the temporary folder. If the server's user cannot enter it, or its path is too long for
 /// sockets, returns `/tmp`.
+///
+/// # Errors
+/// If the temporary folder does not exist, or no folder can be used.
 fn temporary_folder(account: Option<&ServerAccount>) -> Result<PathBuf> {
     let own_name = "/pgspate-xxxxxx/".len() + SOCKET_FOLDER.len();
     let fits = |path: &PathBuf| {
         path.as_os_str().len() + own_name <= folder::SOCKET_FOLDER_BYTES_MAX
             && account.is_none_or(|account| blocked_at(path, account).is_none())
     };
-    let choices = [std::env::temp_dir(), PathBuf::from("/tmp")];
-    let real = choices.iter().filter_map(|path| path.canonicalize().ok());
-    real.into_iter().find(fits).ok_or_else(|| {
+    let wanted = std::env::temp_dir();
+    let missing = |cause| {
+        error::new(format!("the temporary folder {} cannot be used", wanted.display()))
+            .because(cause)
+            .hint("Create the folder, or set TMPDIR to another one.")
+    };
+    let wanted = wanted.canonicalize().map_err(missing)?;
+    [wanted, PathBuf::from("/tmp")].into_iter().find(fits).ok_or_else(|| {
         error::new("no temporary folder can be used for a server")
             .hint("Set TMPDIR to a folder with a short path that all users can enter.")
     })

@@ -12,6 +12,7 @@
 //! After a fault, pgspate asks the ledger what was written. This crate parses no format and never
 //! writes a user's row. Of an input, the ledger reads only samples, to recognize the input again.
 
+mod cascades;
 pub mod connect;
 mod dependencies;
 mod fillfactor;
@@ -34,6 +35,7 @@ mod trust;
 mod typed_query;
 mod written_table;
 
+pub use cascades::{cascading_keys_sql, read_cascading_keys};
 pub use dependencies::{
     IncomingForeignKey, TableDependencies, has_inheriting_tables, read_references,
     replace_obstacles,

@@ -39,6 +39,8 @@ pub struct TargetTable {
     pub self_references: Vec<String>,
     /// Names of indexes, each with whether the index enforces uniqueness or exclusion.
     pub indexes: Vec<(String, bool)>,
+    /// Names of enabled rules that rewrite INSERT, UPDATE or DELETE.
+    pub rules: Vec<String>,
     /// Number of leaf partitions.
     pub partitions: i64,
     /// Whether row-level security applies to the current role.
@@ -218,6 +220,11 @@ impl<'a> KnownDefinitions<'a> {
     }
 }
 
+/// The names of rules that rewrite writing statements on table `c`.
+const RULES: &str = "\
+array(select rulename::text from pg_rewrite
+      where ev_class = c.oid and ev_type <> '1' and ev_enabled <> 'D' order by 1)";
+
 const FROM: &str = "\
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
 where c.oid = (select oid from target)";
@@ -313,7 +320,7 @@ impl TargetTable {
     pub async fn read(client: &Client, name: &str) -> Result<Option<TargetTable>> {
         let failed = || server_error(format!("could not look up table {name}"));
         let target = table_lookup_cte();
-        let table_sql = format!("with {target} {TABLE}, {UNLOGGED}, {FINGERPRINT} {FROM}");
+        let table_sql = format!("with {target} {TABLE}, {UNLOGGED}, {FINGERPRINT}, {RULES} {FROM}");
         let types_sql = format!("with recursive {target}, {TYPES}");
         loop {
             let fetch_all = async |sql: &str| client.fetch_all(sql, &[&name]).await;
@@ -363,6 +370,7 @@ impl TargetTable {
                 storage: TableStorage::read(client, oid).await.map_err(failed())?,
                 unlogged: UnloggedExtent::from_flags(&row.get::<_, Vec<Option<bool>>>(8)),
                 fingerprint: row.get(9),
+                rules: row.get(10),
             }));
         }
     }
@@ -386,6 +394,19 @@ impl TargetTable {
     /// [`ErrorKind::Usage`] for such a table.
     pub fn check_is_user_schema(&self) -> Result<()> {
         check_is_user_schema(&self.sql_name, &self.schema)
+    }
+
+    /// Refuses a table with rules. A rule may write the rows elsewhere, and the server reports them
+    /// as written. A view may have rules, because they make it writable.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Plan`] for a table with rules.
+    pub fn check_has_no_rules(&self) -> Result<()> {
+        let Some(rule) = self.rules.first().filter(|_| self.kind != 'v') else { return Ok(()) };
+        let message = format!("rule \"{rule}\" rewrites statements that write {}", self.sql_name);
+        Err(Error::new(ErrorKind::Plan, message).hint(
+            "Replace the rule by a trigger. `pgspate load` writes by COPY, which no rule rewrites.",
+        ))
     }
 
     /// Returns whether two rows can conflict: whether a unique index or exclusion constraint

@@ -137,7 +137,7 @@ fn batches() -> Vec<Flag<ApplyOptions>> {
             .default("64")
             .help(
                 "Commit at most this many MiB of events together, as read or as decoded; pgspate \
-                 uses about eight times as much memory",
+                 uses three to four times as much memory",
             ),
         value("direct-rows", "N", value_parser!(u64), |it: &mut ApplyOptions, max| {
             it.direct_rows = max

@@ -84,7 +84,7 @@ fn columns() -> Vec<Flag<ReadingOptions>> {
         switch("snake-case", |it: &mut ReadingOptions| it.rows.snake_case = true)
             .help("Read the fields' names in snake case: OrderId and \"Order ID\" as order_id"),
         switch("ignore-unknown", |it: &mut ReadingOptions| it.rows.ignore_unknown = true)
-            .help("Ignore fields and keys that match no column"),
+            .help("Ignore fields and keys that match no column, or a generated column"),
         switch("add-columns", |it: &mut ReadingOptions| it.rows.add_columns = true)
             .with(|arg| arg.conflicts_with("ignore-unknown"))
             .help("Add columns that the table lacks, with types that fit the input"),

@@ -226,7 +226,7 @@ fn the_plan_says_what_the_run_would_do() {
     case.db.run("drop table news; alter table log drop what");
     let plan = apply_slot(&source, &case, "--snapshot --plan --tables parent,log,news,t --follow");
     assert_eq!(plan.status, Some(0), "{}", plan.stderr);
-    assert_snapshot!(redact_names(&plan.stderr), @r#"
+    assert_snapshot!(redact_names(&plan.stdout), @r#"
     stream slot [SLOT]
       reads   slot [SLOT] of publication p
       begins  create replication slot [SLOT]

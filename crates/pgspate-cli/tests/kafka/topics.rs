@@ -20,7 +20,7 @@ fn all_partitions_of_all_topics_are_applied_to_their_ends() {
     cluster.put("c", 0, &event(999, 1));
     cluster.flush();
     let plan = finish(spawn(&mut command(&case, &cluster, "a,b", "--plan")));
-    assert_snapshot!(redact(&plan.stderr), @"
+    assert_snapshot!(redact(&plan.stdout), @"
     stream topic a
       reads   topic a, 3 partitions
       reads   topic b, 1 partition
@@ -64,7 +64,7 @@ fn all_partitions_of_all_topics_are_applied_to_their_ends() {
       last advanced at [WHEN]
     ");
     let plan = finish(spawn(&mut command(&case, &cluster, "a,b,c", "--plan --follow")));
-    assert_snapshot!(redact(&plan.stderr), @"
+    assert_snapshot!(redact(&plan.stdout), @"
     stream topic a
       reads   topic a, 3 partitions
       reads   topic b, 1 partition

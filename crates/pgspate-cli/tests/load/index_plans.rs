@@ -257,6 +257,6 @@ fn restore_runs_no_statements_of_an_untrusted_role() {
     "#);
     assert_snapshot!(shown(&plan), @r#"
     indexes  stay: the table has too many rows compared with the input
-    ledger   an earlier load has not restored: index "x"
+    ledger   not restored by an earlier load, or one that is running: index "x"
     "#);
 }

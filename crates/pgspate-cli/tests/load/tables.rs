@@ -389,9 +389,11 @@ fn a_failed_load_drops_the_table_that_it_created() {
     hint: Expected 2 fields, found 1.
     "#);
     case.put("t.csv", b"a,b\n1,2\n3,caf\xe9\n");
-    assert_snapshot!(case.refusal("t.csv --create"), @r#"
+    // Since version 14, the server names two bytes.
+    let refusal = case.refusal("t.csv --create").replace("0xe9 0x0a", "0xe9");
+    assert_snapshot!(refusal, @r#"
     error: could not load "t.csv" into public.t
-      caused by: invalid byte sequence for encoding "UTF8": 0xe9 0x0a (SQLSTATE 22021)
+      caused by: invalid byte sequence for encoding "UTF8": 0xe9 (SQLSTATE 22021)
       at: t.csv, line 3, byte 8
 
     hint: Name the encoding of the input with `--encoding`, for example `--encoding

@@ -293,14 +293,17 @@ fn a_header_that_does_not_fit_the_table_is_refused() {
 }
 
 #[test]
-fn a_generated_column_in_the_header_is_refused() {
+fn a_generated_column_in_the_header_is_refused_or_skipped() {
     let case = LoadCase::new("create table g (a int, b int generated always as (a * 2) stored)");
     case.put("g.csv", "a,b\n1,2\n");
-    assert_snapshot!(case.refusal("g.csv"), @r#"
-    error: could not load "g.csv" into public.g
-      caused by: column "b" is a generated column (SQLSTATE 42P10)
-      caused by: Generated columns cannot be used in COPY
+    assert_snapshot!(case.refusal("g.csv --plan"), @r#"
+    error: column "b" is a generated column (SQLSTATE 42P10)
+
+    hint: The server computes it. Skip its field with `--ignore-unknown`.
     "#);
+    assert!(case.refusal("g.csv --header no --columns a,b").contains("is a generated column"));
+    case.load("g.csv --ignore-unknown");
+    assert_eq!(case.rows("g"), ["(1,2)"]);
 }
 
 #[test]

@@ -294,5 +294,6 @@ fn rows_that_a_trigger_keeps_out_are_not_counted_as_written() {
     let counts = ["inserted", "updated", "deleted", "unchanged"].map(|name| report[name].as_u64());
     assert_eq!(counts, [Some(1), Some(1), Some(1), Some(0)]);
     assert_eq!(report["warnings"][0], "triggers of public.t kept out 2 changes");
+    assert_eq!((run.status, report["changes_kept_out"].as_u64()), (Some(1), Some(2)));
     assert_eq!(case.rows("t").join(" "), "(1,10) (2,2) (5,50)");
 }

@@ -311,6 +311,53 @@ fn children_that_leave_a_deleted_parent_need_a_deferred_constraint() {
     }
 }
 
+/// The action of a foreign key writes rows that do not differ, or are outside the scope.
+#[test]
+fn rows_that_a_foreign_key_writes_besides_the_differences_roll_the_sync_back() {
+    let to_itself = |action: &str| {
+        format!(
+            "create table t (id int primary key, s text, up int references t {action}); \
+             insert into t values (1, 'a', null), (2, 'b', 1), (3, 'a', null)"
+        )
+    };
+    let over_lines = "create table t (id int primary key, s text, last int); \
+         create table line (id int primary key, of int references t on delete cascade); \
+         insert into t values (1, 'a', null), (2, 'b', null), (3, 'a', null); \
+         insert into line values (7, 1); update t set last = 7 where id = 2; \
+         alter table t add foreign key (last) references line on delete cascade";
+    for (create, source) in [
+        (to_itself("on delete cascade"), "id,s,up\n2,b,1\n3,a,\n"),
+        (to_itself("on delete set null"), "id,s,up\n2,b,1\n3,a,\n"),
+        (over_lines.to_owned(), "id,s,last\n2,b,7\n3,a,\n"),
+    ] {
+        let case = LoadCase::new(&create);
+        let rows = case.rows("t");
+        case.put("t.csv", source);
+        case.put("scope.csv", &source.replace("2,b,1\n", "").replace("2,b,7\n", ""));
+        for args in ["t.csv --scope all", "scope.csv --table t --scope-by s"] {
+            let said = sync_and_expect_refusal(&case, args);
+            assert!(said.contains("more rows were deleted or updated than differ"), "{said}");
+            assert_eq!(case.rows("t"), rows, "{create} {args}");
+        }
+    }
+}
+
+/// A rule writes the rows elsewhere, and the server reports them as written.
+#[test]
+fn a_table_with_rules_is_refused() {
+    let case = LoadCase::new(
+        "create table t (id int primary key); create table other (id int); \
+         create rule r as on insert to t do instead insert into other values (new.id)",
+    );
+    case.put("t.csv", "id\n1\n");
+    assert_snapshot!(sync_and_expect_refusal(&case, "t.csv --scope all"), @r#"
+    error: rule "r" rewrites statements that write public.t
+
+    hint: Replace the rule by a trigger. `pgspate load` writes by COPY, which no rule
+          … rewrites.
+    "#);
+}
+
 /// A hidden row would count as absent, and a sync would insert it again.
 #[test]
 fn a_table_whose_rows_a_policy_hides_is_refused() {

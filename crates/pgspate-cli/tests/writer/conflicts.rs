@@ -71,6 +71,15 @@ fn a_conflict_without_a_unique_index_is_refused_in_the_servers_words() {
 }
 
 #[test]
+fn a_table_with_rules_is_refused() {
+    let scene = WriterScene::new(
+        "create table t (id int); create rule r as on insert to t do instead nothing",
+    );
+    let error = scene.runtime.block_on(scene.writer.shape(&into("t", &["id"]))).unwrap_err();
+    assert_eq!(error.to_string(), "rule \"r\" rewrites statements that write public.t");
+}
+
+#[test]
 fn an_update_of_the_key_columns_alone_returns_the_row() {
     let scene = WriterScene::new("create table t (id int primary key, n int default 7)");
     scene.db.run("insert into t values (1, 5)");

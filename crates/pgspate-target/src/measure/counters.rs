@@ -157,8 +157,6 @@ counters! {
         read_ms,
         /// Milliseconds spent writing, with `track_io_timing`.
         write_ms,
-        /// Bytes of the database.
-        bytes,
     }
 }
 
@@ -274,10 +272,7 @@ pub(super) async fn read_checkpoints(client: &Client, version: u32) -> Checkpoin
 }
 
 pub(super) async fn read_database(client: &Client) -> DatabaseCounters {
-    let mut database = read_first_row(client, DATABASE, DatabaseCounters::read).await;
-    let row = client.fetch_one("select pg_database_size(current_database())", &[]).await;
-    database.bytes = row.ok().and_then(|row| super::read_counter(&row, 0));
-    database
+    read_first_row(client, DATABASE, DatabaseCounters::read).await
 }
 
 async fn read_first_row<T: Default>(client: &Client, sql: &str, read: impl Fn(&Row) -> T) -> T {

@@ -22,10 +22,13 @@ pub struct TransactionCounters {
     pub may_keep_rows_out: bool,
 }
 
+/// The table {table}, its partitions and children.
+const PARTS: &str = "\
+parts(relid) as (select relid::oid from pg_partition_tree({table}::oid::regclass)
+                 union select inhrelid from pg_inherits where inhparent = {table}::oid
+                 union select {table}::oid)";
+
 const TRANSACTION_COUNTERS: &str = "\
-with parts(relid) as (select relid::oid from pg_partition_tree($1::oid::regclass)
-                      union select inhrelid from pg_inherits where inhparent = $1::oid
-                      union select $1::oid)
 select coalesce(sum(pg_stat_get_xact_tuples_inserted(relid)), 0)::int8,
        coalesce(sum(pg_stat_get_xact_tuples_updated(relid)), 0)::int8,
        coalesce(sum(pg_stat_get_xact_tuples_deleted(relid)), 0)::int8,
@@ -43,7 +46,8 @@ impl TransactionCounters {
     /// [`ErrorKind::Server`](crate::ErrorKind::Server) if the server refuses the query.
     pub async fn read(client: &Client, table: u32) -> Result<TransactionCounters> {
         let failed = server_error("could not read the counters of the transaction".to_owned());
-        let sql = TRANSACTION_COUNTERS.replace("{no_guard}", NO_HYPERTABLE_GUARD);
+        let counters = TRANSACTION_COUNTERS.replace("{no_guard}", NO_HYPERTABLE_GUARD);
+        let sql = format!("with {} {counters}", PARTS.replace("{table}", "$1"));
         let row = client.fetch_one(&sql, &[&table]).await.map_err(failed)?;
         let count = |at| row.get::<_, i64>(at).unsigned_abs();
         Ok(TransactionCounters {
@@ -53,6 +57,15 @@ impl TransactionCounters {
             updated_hot: count(3),
             may_keep_rows_out: row.get(4),
         })
+    }
+
+    /// Returns a query for the number of rows that the session deleted or updated.
+    pub fn changed_sql(table: u32) -> String {
+        let parts = PARTS.replace("{table}", &table.to_string());
+        format!(
+            "with {parts} select coalesce(sum(pg_stat_get_xact_tuples_updated(relid) + \
+             pg_stat_get_xact_tuples_deleted(relid)), 0)::int8 from parts"
+        )
     }
 
     /// Returns the difference to an earlier read.

@@ -118,8 +118,9 @@ impl Load {
     pub fn earlier_runs(&self) -> Option<String> {
         let left: Vec<_> =
             self.job.ledger_state.left.iter().map(ledger::RecordedChange::name).collect();
-        let back = (!left.is_empty())
-            .then(|| format!("an earlier load has not restored: {}", left.join(", ")));
+        let back = (!left.is_empty()).then(|| {
+            format!("not restored by an earlier load, or one that is running: {}", left.join(", "))
+        });
         let files = self.files.describe();
         let all = [files, describe_earlier_runs(&self.job.ledger_state.found), back]
             .into_iter()

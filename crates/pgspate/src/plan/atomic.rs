@@ -297,6 +297,7 @@ mod tests {
             foreign_keys: vec!["f".to_owned()],
             self_references: Vec::new(),
             indexes: vec![("t_pkey".to_owned(), true)],
+            rules: Vec::new(),
             partitions: 0,
             row_security: false,
             commits_across_nodes: false,

@@ -96,8 +96,9 @@ pub(super) fn plan_columns(
         let is_exact = table.columns.iter().any(|column| column.name == *name);
         let mut others = names.iter().filter(|other| !is_exact && *other != name);
         let other = others.find(|other| is_alike(other, name));
+        let skips_field = request.ignore_unknown && request.columns.is_none() && other.is_none();
         let Some(column) = find_column(table, name).filter(|_| other.is_none()) else {
-            if request.ignore_unknown && request.columns.is_none() && other.is_none() {
+            if skips_field {
                 continue;
             }
             return Err(match other {
@@ -105,6 +106,12 @@ pub(super) fn plan_columns(
                 None => unknown_column(table, name),
             });
         };
+        if column.is_generated {
+            if skips_field {
+                continue;
+            }
+            return Err(generated_column(&column.name));
+        }
         if planned.iter().any(|it: &PlannedColumn| it.name == column.name) {
             let message = format!("column \"{}\" is named more than once", column.name);
             return Err(Error::new(ErrorKind::Plan, message));
@@ -239,6 +246,12 @@ fn unknown_column(table: &TargetTable, name: &str) -> Error {
             "Name the columns for the input's fields with `--columns a,b,...`, skip fields \
              without a column with `--ignore-unknown`, or add columns with `--add-columns`.",
         )
+}
+
+fn generated_column(name: &str) -> Error {
+    Error::new(ErrorKind::Plan, format!("column \"{name}\" is a generated column"))
+        .with_sqlstate(tokio_postgres::error::SqlState::INVALID_COLUMN_REFERENCE)
+        .hint("The server computes it. Skip its field with `--ignore-unknown`.")
 }
 
 /// Returns the encoder for texts of a column, or the reason why the server must parse them.

@@ -223,6 +223,7 @@ impl<'a> SyncAttempts<'a> {
         let mut report = SyncReport {
             table: sync.staging.table.sql_name.clone(),
             is_check: sync.options.is_check,
+            only_inserts: sync.options.scope == Scope::InsertOnly,
             rows_known: sync.staging.ahead().map(|ahead| ahead.known.matched()),
             transactions: self.committed.transactions.max(1),
             ..SyncReport::of_parts(parts)

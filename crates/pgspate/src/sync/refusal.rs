@@ -43,6 +43,9 @@ pub enum SyncRefusal {
         /// The percentage that `--max-delete` allows.
         max_percent: f64,
     },
+    /// The server has written more rows than differ, and these foreign keys write rows of the table
+    /// when other rows of it are written.
+    Cascades(Vec<String>),
 }
 
 impl SyncRefusal {
@@ -62,6 +65,7 @@ impl SyncRefusal {
             SyncRefusal::TooManyDeletes { deleted, all, max_percent } => {
                 *deleted as f64 > *all as f64 * max_percent / 100.0
             }
+            SyncRefusal::Cascades(keys) => !keys.is_empty(),
         };
         if must_refuse { Err(self.error(at_least)) } else { Ok(()) }
     }
@@ -118,6 +122,18 @@ impl SyncRefusal {
                          --max-delete allows {max_percent}%"
                     ),
                     "`--check` shows examples. Raise `--max-delete` if the deletion is intended.",
+                )
+            }
+            SyncRefusal::Cascades(keys) => {
+                let keys = keys.iter().map(|key| format!("\"{key}\"")).collect::<Vec<_>>();
+                (
+                    format!(
+                        "more rows were deleted or updated than differ, by foreign key {}",
+                        keys.join(" or ")
+                    ),
+                    "Its action would delete or change rows that the source does not. Nothing is \
+                     written. Declare the foreign key without an action and `deferrable initially \
+                     deferred`.",
                 )
             }
         };

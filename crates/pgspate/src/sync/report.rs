@@ -36,6 +36,9 @@ pub struct SyncReport {
     pub rows_known: Option<u64>,
     /// Whether this was a check: differences are counted, and nothing is written.
     pub is_check: bool,
+    /// Whether rows that the table has were not compared, because rows are only inserted.
+    #[serde(skip)]
+    pub only_inserts: bool,
     /// For a check: up to three keys each of rows to insert, to update and to delete.
     pub examples: Examples,
     /// Sessions that shared the scopes, each with its own transaction.
@@ -75,6 +78,8 @@ pub struct SyncReport {
     /// Warnings about work that failed after the rows were committed, and about triggers that kept
     /// rows out.
     pub warnings: Vec<String>,
+    /// Inserts, updates and deletes that triggers kept out.
+    pub changes_kept_out: u64,
     /// Rows to insert or update that triggers kept out.
     #[serde(skip)]
     pub(super) kept_out: u64,
@@ -120,10 +125,10 @@ impl SyncReport {
         let inserted = self.inserted.min(counted.inserted);
         let updated = self.updated.min(counted.updated);
         self.kept_out = self.inserted - inserted + self.updated - updated;
-        let lacking = self.kept_out + self.deleted - counted.deleted;
+        self.changes_kept_out = self.kept_out + self.deleted - counted.deleted;
         (self.inserted, self.updated, self.deleted) = (inserted, updated, counted.deleted);
-        if lacking > 0 {
-            let changes = numbers::counted(lacking, "change");
+        if self.changes_kept_out > 0 {
+            let changes = numbers::counted(self.changes_kept_out, "change");
             self.warnings.push(format!("triggers of {table} kept out {changes}"));
         }
     }
@@ -147,6 +152,7 @@ impl SyncReport {
             updated_hot: sum_known(|it| it.updated_hot),
             deleted: sum(|it| it.deleted),
             unchanged: sum(|it| it.rows_in).saturating_sub(inserted + updated + kept_out),
+            changes_kept_out: sum(|it| it.changes_kept_out),
             kept_out,
             examples: Examples {
                 insert: some(|it| &it.examples.insert),
@@ -171,6 +177,7 @@ impl SyncReport {
         self.updated += written.updated;
         self.updated_hot = sum(self.updated_hot, written.updated_hot);
         self.deleted += written.deleted;
+        self.changes_kept_out += written.changes_kept_out;
         self.wal_bytes = sum(self.wal_bytes, written.wal_bytes);
         self.blocks_dirtied = sum(self.blocks_dirtied, written.blocks_dirtied);
         self.dead_rows += written.dead_rows;

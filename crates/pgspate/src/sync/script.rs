@@ -9,6 +9,8 @@ use super::statements::{DIFF, Scope, SyncStatements};
 use super::{PreparedSync, attempts};
 use crate::stage;
 use crate::stage::planner;
+use pgspate_target::cascading_keys_sql;
+use pgspate_target::measure::TransactionCounters;
 
 /// The statements to run. Each string is one statement.
 #[derive(Debug, Clone, Serialize)]
@@ -54,6 +56,11 @@ pub struct SyncScript {
     pub update: Option<String>,
     /// Statement that inserts rows.
     pub insert: String,
+    /// Query for the number of the table's rows that the transaction has deleted or updated. If it
+    /// grows by more than the differences, the caller must refuse what `cascading_keys` returns.
+    pub count_changed: String,
+    /// Query for foreign keys that write rows of the table when other rows of it are written.
+    pub cascading_keys: String,
     /// Statements that release the snapshot and drop the temporary tables.
     pub end: Vec<String>,
     /// Whether the caller must refuse a source without rows, because it would delete everything.
@@ -114,6 +121,8 @@ impl PreparedSync {
             delete: deletes.then(|| statements.delete()),
             update: updates.then(|| statements.update()),
             insert: statements.insert(),
+            count_changed: TransactionCounters::changed_sql(table.oid),
+            cascading_keys: cascading_keys_sql(table.oid),
             end: vec!["close pgspate_snapshot".to_owned(), drop(DIFF), drop(stage::STAGE_NAME)],
             must_have_rows: all && !self.options.may_empty && !self.options.is_check,
             max_delete: self.options.max_delete,

@@ -10,14 +10,17 @@ use tokio_postgres::{Client, Row};
 use super::ahead::TableReadAhead;
 use super::refusal::SyncRefusal;
 use super::statements::{DIFF, Scope, SyncStatements};
-use super::{Examples, PreparedSync, SyncReport, ahead, swap_values};
+use super::swap_values::{self, WrittenChanges};
+use super::{Examples, PreparedSync, SyncReport, ahead};
 use crate::copy::{COMMIT_DURABLY, LaneSession};
 use crate::fleet::FleetEntry;
 use crate::stage::{STAGE_NAME, planner};
 use crate::{Error, ErrorKind, Result, stage};
 use pgspate_target::ledger::{check_no_dropped_keys, check_no_dropped_keys_in_transaction};
 use pgspate_target::measure::{StatementCost, TransactionCounters};
-use pgspate_target::{ConcurrentChange, TypedQuery, has_types_sql, server_error, users_path_sql};
+use pgspate_target::{
+    ConcurrentChange, TypedQuery, has_types_sql, read_cascading_keys, server_error, users_path_sql,
+};
 
 /// The message of an INSERT that the server refused.
 const INSERT_REFUSED: &str = "could not insert rows";
@@ -135,12 +138,16 @@ pub(super) async fn write_differences(
         true => TransactionCounters::read(client, oid).await?,
         false => TransactionCounters::default(),
     };
-    let cost = apply_changes(client, sync, statements, &report).await?;
+    let written = apply_changes(client, sync, statements, &report).await?;
     let is_measured_here = statements.storage.is_measured_here;
-    report.set_cost(is_measured_here.then_some(cost));
-    let counted = TransactionCounters::read(client, oid).await?.since(before);
+    report.set_cost(is_measured_here.then_some(written.cost));
+    let mut counted = TransactionCounters::read(client, oid).await?.since(before);
+    counted.updated = counted.updated.saturating_sub(written.undone_updates);
     report.updated_hot = is_measured_here.then_some(counted.updated_hot);
     if is_measured_here {
+        if counted.deleted + counted.updated > report.deleted + report.updated {
+            SyncRefusal::Cascades(read_cascading_keys(client, oid).await?).refuse("")?;
+        }
         report.note_kept_out(counted, &sync.staging.table.sql_name);
     }
     sync.finish_member(client, &report).await?;
@@ -317,8 +324,9 @@ async fn apply_changes(
     sync: &PreparedSync,
     statements: &SyncStatements<'_>,
     report: &SyncReport,
-) -> Result<StatementCost> {
+) -> Result<WrittenChanges> {
     let mut all = StatementCost::default();
+    let mut undone_updates = 0;
     let failed_to = |what: &str| server_error(format!("could not {what}"));
     let planned = statements.planned(client);
     let (table_bytes, changed) = (sync.staging.table_bytes, report.deleted + report.updated);
@@ -335,7 +343,9 @@ async fn apply_changes(
         all.add(deleted.map_err(|error| hint_self_reference(error, sync))?);
     }
     if updates && report.updated > 0 {
-        all.add(swap_values::update(client, sync, statements).await?);
+        let updates = swap_values::update(client, sync, statements).await?;
+        all.add(updates.cost);
+        undone_updates = updates.undone_updates;
     }
     if report.inserted > 0 {
         let refused = server_error(INSERT_REFUSED.to_owned());
@@ -355,7 +365,7 @@ async fn apply_changes(
              deferred`.",
         ));
     }
-    Ok(all)
+    Ok(WrittenChanges { cost: all, undone_updates })
 }
 
 /// Returns whether the INSERT was refused because of a unique value that the table has. Another

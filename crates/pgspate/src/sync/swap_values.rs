@@ -12,7 +12,7 @@ use super::PreparedSync;
 use super::statements::{DIFF, IN_SOURCE, PARTITION, SyncStatements, TID, list};
 use crate::stage::{keys, referrers};
 use crate::{Error, Result};
-use pgspate_target::measure::StatementCost;
+use pgspate_target::measure::{StatementCost, TransactionCounters};
 use pgspate_target::{
     TargetTable, TypedQuery, pin_transaction_sql, quote_ident, server_error, users_path_sql,
 };
@@ -61,28 +61,39 @@ struct SwapConstraints {
     referrers: Vec<String>,
 }
 
+/// What statements have written.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WrittenChanges {
+    pub(super) cost: StatementCost,
+    /// Updates that were rolled back. The server counts them nevertheless.
+    pub(super) undone_updates: u64,
+}
+
 /// Updates the rows that differ. If the server refuses the update because rows exchange unique
 /// values, deletes some of the rows and inserts them again.
 pub(super) async fn update(
     client: &Client,
     sync: &PreparedSync,
     statements: &SyncStatements<'_>,
-) -> Result<StatementCost> {
+) -> Result<WrittenChanges> {
+    let written = |cost| WrittenChanges { cost, undone_updates: 0 };
     let failed = || server_error("could not update rows".to_owned());
     let update = statements.update();
     let planned = statements.planned(client);
     if !statements.storage.has_row_addresses || !may_exchange_values(sync) {
-        return planned.execute(&update).await.map_err(failed());
+        return planned.execute(&update).await.map(written).map_err(failed());
     }
     let constraints = SwapConstraints::read(sync).await?;
     if constraints.conditions(statements).is_empty() {
-        return planned.execute(&update).await.map_err(failed());
+        return planned.execute(&update).await.map(written).map_err(failed());
     }
+    let oid = sync.staging.table.oid;
+    let before = TransactionCounters::read(client, oid).await?;
     client.batch_execute("savepoint pgspate_update").await.map_err(failed())?;
     let refused = match planned.execute(&update).await {
         Ok(cost) => {
             client.batch_execute("release savepoint pgspate_update").await.map_err(failed())?;
-            return Ok(cost);
+            return Ok(written(cost));
         }
         Err(error) => error,
     };
@@ -92,8 +103,9 @@ pub(super) async fn update(
     }
     let refused = failed()(refused);
     client.batch_execute("rollback to savepoint pgspate_update").await.map_err(failed())?;
+    let undone_updates = TransactionCounters::read(client, oid).await?.since(before).updated;
     match swap_by_reinserting(client, sync, statements, &constraints).await {
-        Ok(Some(cost)) => Ok(cost),
+        Ok(Some(cost)) => Ok(WrittenChanges { cost, undone_updates }),
         // The refusal of the UPDATE names values of the source, so this error is reported.
         Ok(None) => Err(constraints.explain(refused)),
         Err(error) if error.sqlstate().is_some_and(|code| conflicts.contains(&code)) => {

@@ -480,6 +480,7 @@ impl WriterCore {
             }
         };
         facts.table.check_is_user_schema()?;
+        facts.table.check_has_no_rules()?;
         InsertShape::new(request.clone(), facts, self.options.shares_triggers)
     }
 

@@ -368,7 +368,8 @@ fn check_columns(request: &InsertRequest, table: &TargetTable) -> Result<()> {
     };
     if matches!(&request.on_conflict, OnConflict::Update(key) if key.is_empty()) {
         let message = "an update on conflict needs the columns of a unique index";
-        return Err(Error::new(ErrorKind::Usage, message));
+        let hint = "Give these columns as the key, for example `key=[\"id\"]` in Python.";
+        return Err(Error::new(ErrorKind::Usage, message).hint(hint));
     }
     let returned = request.returning.iter().filter(|name| *name != "*");
     for name in request.columns.iter().chain(key).chain(returned) {
