@@ -103,7 +103,8 @@ impl DelimitedBenchInput {
 
     fn options(&self, chunk_bytes: usize) -> CutOptions {
         let map = Arc::new(|_: Option<&[Vec<u8>]>| Ok((TYPES.len(), (0..TYPES.len()).collect())));
-        CutOptions { dialect: self.dialect.clone(), header: false, chunk_bytes, map }
+        let (dialect, columns) = (self.dialect.clone(), Arc::default());
+        CutOptions { dialect, header: false, chunk_bytes, map, columns }
     }
 
     fn encoder(&self, types: [u32; 6]) -> DelimitedEncoder {

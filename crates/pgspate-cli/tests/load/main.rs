@@ -2,6 +2,7 @@
 
 mod added_columns;
 mod autovacuum_statistics_sequences;
+mod changed_columns;
 mod changed_files;
 mod column_names;
 mod concurrent_sessions;

@@ -21,7 +21,7 @@ use self::stream::ArrowStream;
 use super::contained_panic::catch_panic;
 use super::memory::{BatchesCutter, FILE_CHUNKS};
 use super::stated_size::check_memory;
-use super::{BatchSource, Chunk, Cutter, digest_of_stored};
+use super::{BatchSource, Chunk, Cutter, digest_of_stored, schema_seed};
 use crate::source::RangeReader;
 use crate::{Error, ErrorKind, InputPlace, Result};
 
@@ -240,7 +240,7 @@ impl BatchSource for ArrowChunkRows {
             };
             byte_ranges.push((if end_before <= start { end_before } else { start }, end_here));
         }
-        digest_of_stored(file.ranges.as_ref(), byte_ranges)
+        digest_of_stored(file.ranges.as_ref(), schema_seed(&file.schema), byte_ranges)
     }
 }
 

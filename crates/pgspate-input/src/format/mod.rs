@@ -29,7 +29,7 @@ use tokio_postgres::error::SqlState;
 pub use chain::{ChainCutter, OpenCutter};
 pub use contained_panic::silence_contained_panics;
 pub use digest::ContentDigests;
-pub(crate) use digest::digest_of_stored;
+pub(crate) use digest::{digest_of_stored, schema_seed};
 
 use crate::encode::Encoded;
 use crate::encode::date_format::DateFormat;
@@ -103,9 +103,9 @@ pub trait BatchSource: Send + Sync + std::fmt::Debug {
     fn rows(&self) -> u64;
     /// Returns the approximate number of stored bytes, for the progress line.
     fn stored_bytes(&self) -> u64;
-    /// Returns the digest of the chunk's stored bytes. If several chunks share a part of the file,
-    /// the part belongs to the first chunk. Returns `None` if no bytes are stored, or their digest
-    /// is not needed.
+    /// Returns the digest of the chunk's stored bytes and of the columns. If several chunks share a
+    /// part of the file, the part belongs to the first chunk. Returns `None` if no bytes are stored,
+    /// or their digest is not needed.
     ///
     /// # Errors
     /// [`ErrorKind::Source`] if the stored bytes cannot be read.

@@ -28,7 +28,7 @@ use self::metadata::read_metadata;
 use self::pages::CheckedGroup;
 use self::read::ParquetBytes;
 use super::contained_panic::catch_panic;
-use super::{BatchSource, Chunk, Cutter, digest_of_stored};
+use super::{BatchSource, Chunk, Cutter, digest_of_stored, schema_seed};
 use crate::source::RangeReader;
 use crate::{Error, ErrorKind, InputPlace, Result};
 
@@ -53,6 +53,7 @@ pub struct ParquetFile {
     name: String,
     ranges: Arc<dyn RangeReader>,
     metadata: ArrowReaderMetadata,
+    schema_seed: u64,
 }
 
 impl fmt::Debug for ParquetFile {
@@ -71,7 +72,8 @@ impl ParquetFile {
         check_ends(name, ranges.as_ref())?;
         let stored = ParquetBytes::whole(ranges.clone());
         let metadata = run_decoder(name, &stored, || read_metadata(&stored))?;
-        Ok(ParquetFile { name: name.to_owned(), ranges, metadata })
+        let schema_seed = schema_seed(metadata.schema());
+        Ok(ParquetFile { name: name.to_owned(), ranges, metadata, schema_seed })
     }
 
     /// Returns the columns as they are decoded. Strings and bytes are views. Logical types without
@@ -264,7 +266,8 @@ impl BatchSource for RowGroupSlice {
             let first = column.dictionary_page_offset().unwrap_or(column.data_page_offset());
             byte_range(first.min(column.data_page_offset()), column.compressed_size())
         });
-        digest_of_stored(self.file.ranges.as_ref(), columns.take_while(|_| self.rows.start == 0))
+        let columns = columns.take_while(|_| self.rows.start == 0);
+        digest_of_stored(self.file.ranges.as_ref(), self.file.schema_seed, columns)
     }
 }
 

@@ -336,7 +336,8 @@ fn json_chunk(data: Vec<u8>) -> Chunk {
 }
 
 fn csv_options(map: pgspate::format::delimited::MapFields) -> CutOptions {
-    CutOptions { dialect: Dialect::csv(), header: true, chunk_bytes: 4 << 20, map }
+    let (dialect, columns) = (Dialect::csv(), Arc::default());
+    CutOptions { dialect, header: true, chunk_bytes: 4 << 20, map, columns }
 }
 
 /// Returns the names in the header of a csv.

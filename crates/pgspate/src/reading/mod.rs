@@ -88,6 +88,16 @@ pub(crate) struct SniffedInputs {
 /// A function that returns a new encoder for each lane.
 pub(crate) type MakeEncoder = Box<dyn Fn() -> Box<dyn ChunkEncoder> + Send + Sync>;
 
+/// How the fields of delimited inputs are mapped to columns.
+#[derive(Clone)]
+pub(crate) struct FieldMapping {
+    /// Takes an input's header. Returns the number of fields in a record, and for each column the
+    /// position of its field.
+    map: MapFields,
+    /// The names of the columns.
+    columns: Arc<[String]>,
+}
+
 /// How records are found and read.
 #[derive(Clone)]
 enum RecordShape {
@@ -206,7 +216,7 @@ impl SniffedInputs {
     pub(crate) fn cutter(&self, plan: &RowPlan, watch: &Arc<LoadWatch>) -> Box<dyn Cutter> {
         let (reading, watch) = (self.clone(), Arc::clone(watch));
         let chunk_bytes = plan.chunk_bytes;
-        let map = self.field_mapping(plan);
+        let mapping = self.field_mapping(plan);
         let targets = self.batch_targets(plan);
         let names = match &self.shape {
             RecordShape::Columns { schema, .. } => column_names::ColumnNames::of(schema, plan),
@@ -220,7 +230,7 @@ impl SniffedInputs {
                         |it| BatchesCutter::new(names.rename_in_errors(it), index).of_program();
                     batches.open(&targets).map(|it| Box::new(cutter(it)) as _)
                 }
-                _ => reading.open_cutter(index, chunk_bytes, &map, &watch),
+                _ => reading.open_cutter(index, chunk_bytes, &mapping, &watch),
             };
             cutter.map_err(|error| with_input_name(error, input))
         });
@@ -232,7 +242,7 @@ impl SniffedInputs {
         &self,
         index: usize,
         chunk_bytes: usize,
-        map: &MapFields,
+        mapping: &FieldMapping,
         watch: &LoadWatch,
     ) -> Result<Box<dyn Cutter>> {
         let input = &self.inputs[index];
@@ -244,8 +254,9 @@ impl SniffedInputs {
         };
         Ok(match &self.shape {
             RecordShape::Delimited { dialect, .. } => {
-                let (dialect, header, map) = (dialect.clone(), self.sniffed.header, map.clone());
-                let options = CutOptions { dialect, header, chunk_bytes, map };
+                let (dialect, header) = (dialect.clone(), self.sniffed.header);
+                let FieldMapping { map, columns } = mapping.clone();
+                let options = CutOptions { dialect, header, chunk_bytes, map, columns };
                 let cutter = self
                     .check_later_input(index, reader()?)
                     .and_then(|reader| DelimitedCutter::open(input.name(), reader, options));
@@ -315,9 +326,8 @@ impl SniffedInputs {
             .hint("Load inputs of different formats one after the other."))
     }
 
-    /// Returns a function that takes an input's header. The function returns the number of fields
-    /// in a record, and for each planned column the position of its field.
-    pub(crate) fn field_mapping(&self, plan: &RowPlan) -> MapFields {
+    /// Returns how the fields of an input are mapped to the planned columns.
+    pub(crate) fn field_mapping(&self, plan: &RowPlan) -> FieldMapping {
         let trailing = match &self.shape {
             RecordShape::Delimited { dialect, .. } => usize::from(dialect.trailing_delimiter),
             _ => 0,
@@ -330,7 +340,8 @@ impl SniffedInputs {
             _ => None,
         };
         let fields = expected.as_ref().map_or(positions.len(), Vec::len) + trailing;
-        Arc::new(move |header| {
+        let columns = plan.field_columns().map(|column| column.name.clone()).collect();
+        let map: MapFields = Arc::new(move |header| {
             let field_of = match (&expected, header) {
                 (Some(expected), Some(header)) => {
                     let found = infer::column_names(raw_names(header));
@@ -340,7 +351,8 @@ impl SniffedInputs {
                 _ => positions.clone(),
             };
             Ok((fields, field_of))
-        })
+        });
+        FieldMapping { map, columns }
     }
 
     /// Returns a function that returns a new encoder for each lane.
@@ -417,7 +429,7 @@ impl SniffedInputs {
     fn first_layout(&self, plan: &RowPlan) -> RecordLayout {
         let field_of: Vec<usize> = plan.field_columns().map(|column| column.field).collect();
         let eol = Eol::from(self.sniffed.line_end);
-        RecordLayout { eol, fields: field_of.len(), field_of }
+        RecordLayout { eol, fields: field_of.len(), field_of, columns: Arc::default() }
     }
 
     /// Returns the options of the encoder for records with keys.

@@ -62,6 +62,7 @@ fn fill(
         dialect: case.dialect.clone(),
         header: case.header,
         chunk_bytes: case.chunk_bytes,
+        columns: Arc::default(),
         map: Arc::new(move |_| Ok((fields, (0..columns).collect()))),
     };
     let reader = Box::new(SmallReads(Cursor::new(case.input.clone()), case.chunk_bytes));

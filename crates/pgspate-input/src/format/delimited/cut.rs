@@ -38,6 +38,8 @@ pub struct CutOptions {
     pub chunk_bytes: usize,
     /// Maps columns to fields.
     pub map: MapFields,
+    /// The names of the columns, for digests. May be empty if no digest is needed.
+    pub columns: Arc<[String]>,
 }
 
 /// Cuts one delimited input.
@@ -73,7 +75,12 @@ impl DelimitedCutter {
         options: CutOptions,
     ) -> Result<DelimitedCutter> {
         options.dialect.check()?;
-        let layout = RecordLayout { eol: Eol::Lf, fields: 0, field_of: Vec::new() };
+        let layout = RecordLayout {
+            eol: Eol::Lf,
+            fields: 0,
+            field_of: Vec::new(),
+            columns: Arc::clone(&options.columns),
+        };
         let mut input = OpenInput {
             name: name.to_owned(),
             reader,
@@ -109,7 +116,8 @@ impl DelimitedCutter {
         }
         let mapped = (options.map)(names.as_deref());
         let (fields, field_of) = mapped.map_err(|error| error.at(place))?;
-        input.layout = Arc::new(RecordLayout { eol, fields, field_of });
+        let columns = Arc::clone(&options.columns);
+        input.layout = Arc::new(RecordLayout { eol, fields, field_of, columns });
         Ok(())
     }
 }

@@ -73,7 +73,8 @@ impl DelimitedEncoder {
         columns: Vec<DelimitedColumn>,
         server_version: u32,
     ) -> DelimitedEncoder {
-        let layout = RecordLayout { eol: Eol::Lf, fields: 0, field_of: Vec::new() };
+        let layout =
+            RecordLayout { eol: Eol::Lf, fields: 0, field_of: Vec::new(), columns: Arc::default() };
         let tail = RowTail::default();
         let column_count = tail.column_count(columns.len());
         let has_forced_nulls =

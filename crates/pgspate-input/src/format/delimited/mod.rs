@@ -163,6 +163,8 @@ pub struct RecordLayout {
     pub fields: usize,
     /// For each column of the COPY, in COPY's order: the number of its field, counted from 0.
     pub field_of: Vec<usize>,
+    /// The names of these columns. Digests cover them. May be empty if no digest is needed.
+    pub columns: Arc<[String]>,
 }
 
 /// Returns the first record of an input with its line end; comments and blank lines are skipped.

@@ -94,6 +94,7 @@ impl LoadSetup {
             dialect: self.dialect.clone(),
             header: self.header,
             chunk_bytes: self.chunk_bytes,
+            columns: Arc::default(),
             map: Arc::new(move |_| Ok((fields, field_of.clone()))),
         };
         let reader = ShortReader(std::io::Cursor::new(input.to_vec()), self.read_bytes);

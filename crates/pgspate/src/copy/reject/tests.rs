@@ -74,6 +74,7 @@ fn chunk(input: &[u8], fields: usize) -> Chunk {
         dialect: Dialect::csv(),
         header: false,
         chunk_bytes: 1 << 30,
+        columns: Arc::default(),
         map: Arc::new(move |_| Ok((fields, (0..fields).collect()))),
     };
     let reader = Box::new(std::io::Cursor::new(input.to_vec()));

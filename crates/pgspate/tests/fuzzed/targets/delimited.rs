@@ -84,6 +84,7 @@ impl DelimitedSetup {
             dialect: self.dialect.clone(),
             header: self.header,
             chunk_bytes: self.chunk_bytes,
+            columns: Arc::default(),
             map: Arc::new(move |_| Ok((fields, (0..columns).collect()))),
         };
         let reader = Box::new(Cursor::new(input.to_vec()));

@@ -170,8 +170,10 @@ fn rewrite_two_records(setup: &LoadSetup, input: &[u8], target: RecordLayout) ->
 
 #[test]
 fn records_of_other_inputs_are_rewritten_for_the_first_inputs_layout() {
-    let layout =
-        |eol, field_of: &[usize]| RecordLayout { eol, fields: 3, field_of: field_of.to_vec() };
+    let layout = |eol, field_of: &[usize]| {
+        let columns = Arc::default();
+        RecordLayout { eol, fields: 3, field_of: field_of.to_vec(), columns }
+    };
     let mut setup = LoadSetup::new(Dialect::csv(), 3);
     let input = b"a,\"b,\r\n\",c\r\nd\r\n";
     assert_eq!(
@@ -192,6 +194,7 @@ fn records_of_other_inputs_are_rewritten_for_the_first_inputs_layout() {
         dialect: Dialect::csv(),
         header: false,
         chunk_bytes: 1 << 20,
+        columns: Arc::default(),
         map: Arc::new(move |_| Ok((3, map.clone()))),
     };
     let reader = Box::new(std::io::Cursor::new(input.to_vec()));

@@ -159,6 +159,7 @@ fn empty_inputs_have_no_chunks_and_no_layout() {
                 dialect: Dialect::csv(),
                 header,
                 chunk_bytes: 10,
+                columns: Arc::default(),
                 map: Arc::new(|_| panic!("an input without records has no columns to map")),
             };
             let reader = Box::new(std::io::Cursor::new(input.to_vec()));
@@ -183,6 +184,7 @@ fn a_failed_read_is_a_source_error() {
         dialect: Dialect::csv(),
         header: false,
         chunk_bytes: 4,
+        columns: Arc::default(),
         map: Arc::new(|_| Ok((1, vec![0]))),
     };
     let mut cutter = DelimitedCutter::open("far.csv", Box::new(reader), options).unwrap();

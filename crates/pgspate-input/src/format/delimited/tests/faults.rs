@@ -102,6 +102,7 @@ fn a_record_over_the_limit_is_an_error() {
             dialect: setup.dialect.clone(),
             header: false,
             chunk_bytes: 10,
+            columns: Arc::default(),
             map: Arc::new(|_| Ok((1, vec![0]))),
         };
         let mut cutter = DelimitedCutter::open("in.csv", reader, options)?;

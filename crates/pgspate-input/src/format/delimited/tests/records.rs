@@ -79,6 +79,7 @@ fn names(dialect: &Dialect, input: &[u8]) -> Result<Vec<String>> {
         dialect: dialect.clone(),
         header: true,
         chunk_bytes: 10,
+        columns: Arc::default(),
         map: Arc::new(move |names| {
             let names = names.expect("the input must have a header").iter();
             let names = names.map(|name| String::from_utf8_lossy(name).into_owned());
@@ -116,6 +117,7 @@ fn an_error_of_the_mapping_has_a_place() {
         dialect: Dialect::csv(),
         header: true,
         chunk_bytes: 10,
+        columns: Arc::default(),
         map: Arc::new(|_| Err(Error::new(crate::ErrorKind::Usage, "no such column"))),
     };
     let reader = Box::new(std::io::Cursor::new(b"a\nb\n".to_vec()));

@@ -1,0 +1,112 @@
+//! Tests of files that are sent again with the same values under corrected columns.
+
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, Decimal128Array, Int32Array, RecordBatch, TimestampMicrosecondArray};
+
+use crate::support::LoadCase;
+
+/// Loads `first`, changes a file, and checks that the load of `again` finds the change.
+#[track_caller]
+fn check_is_changed(case: &LoadCase, first: &str, again: &str, put_after: impl Fn()) {
+    case.load(&format!("{first} --table t --quiet")).success();
+    let loaded = case.rows("t");
+    put_after();
+    let said = case.refusal(&format!("{again} --table t"));
+    assert!(said.contains("has changed since it was loaded"), "{first}, {again}: {said}");
+    case.load(&format!("{again} --table t --changed skip --quiet")).success();
+    assert_eq!(case.rows("t"), loaded);
+    case.load(&format!("{again} --table t --changed reload --quiet")).success();
+    assert_ne!(case.rows("t"), loaded);
+}
+
+#[test]
+fn a_corrected_header_is_a_change() {
+    let list = "land/1.csv land/2.csv";
+    for (first, again, header) in [
+        ("land", "land", "b,a"),
+        (list, list, "b,a"),
+        (list, "land/2.csv", "b,a"),
+        (list, "land/2.csv", "a,c"),
+    ] {
+        let case = LoadCase::new("create table t (a int, b int, c int)");
+        case.put("land/1.csv", "a,b\n1,2\n");
+        case.put("land/2.csv", "a,b\n5,6\n");
+        check_is_changed(&case, first, again, || {
+            case.put("land/2.csv", format!("{header}\n5,6\n"));
+        });
+        let corrected = if header == "b,a" { "(6,5,)" } else { "(5,,6)" };
+        assert!(case.rows("t").contains(&corrected.to_owned()), "{:?}", case.rows("t"));
+    }
+}
+
+/// Values go to their columns by name, whichever file comes first.
+#[test]
+fn another_order_of_the_first_files_columns_is_no_change() {
+    let case = LoadCase::new("create table t (a int, b int)");
+    case.put("land/1.csv", "a,b\n1,2\n");
+    case.put("land/2.csv", "b,a\n6,5\n");
+    case.load("land --table t --quiet").success();
+    case.put("land/0.csv", "b,a\n8,7\n");
+    // The content alone can show that these files are the same.
+    case.put("land/1.csv", "a,b\n1,2\n");
+    case.put("land/2.csv", "b,a\n6,5\n");
+    case.load("land --table t --quiet").success();
+    assert_eq!(case.rows("t"), ["(1,2)", "(5,6)", "(7,8)"]);
+}
+
+fn put_parquet<const N: usize>(case: &LoadCase, name: &str, columns: [(&str, ArrayRef); N]) {
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    let mut file = Vec::new();
+    let mut writer = parquet::arrow::ArrowWriter::try_new(&mut file, batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+    case.put(name, file);
+}
+
+#[test]
+fn corrected_types_of_parquet_columns_are_a_change() {
+    let decimal = |scale| {
+        let values = Decimal128Array::from(vec![100, 250]);
+        Arc::new(values.with_precision_and_scale(9, scale).unwrap()) as ArrayRef
+    };
+    let case = LoadCase::new("create table t (v numeric)");
+    put_parquet(&case, "t.parquet", [("v", decimal(2))]);
+    check_is_changed(&case, "t.parquet", "t.parquet", || {
+        put_parquet(&case, "t.parquet", [("v", decimal(3))]);
+    });
+    assert_eq!(case.rows("t"), ["(0.100)", "(0.250)", "(1.00)", "(2.50)"]);
+
+    let time = |zone: Option<&str>| {
+        let values = TimestampMicrosecondArray::from(vec![1_709_164_800_000_000]);
+        Arc::new(values.with_timezone_opt(zone)) as ArrayRef
+    };
+    let case = LoadCase::new(
+        "create table t (v timestamptz); \
+         do $$ begin execute format('alter database %I set timezone = ''Asia/Tokyo''', \
+                                    current_database()); end $$",
+    );
+    put_parquet(&case, "t.parquet", [("v", time(None))]);
+    check_is_changed(&case, "t.parquet", "t.parquet", || {
+        put_parquet(&case, "t.parquet", [("v", time(Some("UTC")))]);
+    });
+}
+
+#[test]
+fn exchanged_names_of_parquet_columns_are_a_change() {
+    let columns = |names: [&'static str; 2]| {
+        let number = |n| Arc::new(Int32Array::from(vec![n])) as ArrayRef;
+        [(names[0], number(1)), (names[1], number(2))]
+    };
+    let case = LoadCase::new("create table t (a int, b int)");
+    put_parquet(&case, "land/1.parquet", columns(["a", "b"]));
+    put_parquet(&case, "land/2.parquet", columns(["a", "b"]));
+    check_is_changed(&case, "land", "land", || {
+        put_parquet(&case, "land/2.parquet", columns(["b", "a"]));
+    });
+    assert_eq!(case.rows("t"), ["(1,2)", "(1,2)", "(2,1)"]);
+    // The same file again, with another time of change.
+    put_parquet(&case, "land/1.parquet", columns(["a", "b"]));
+    case.load("land --table t --quiet").success();
+    assert_eq!(case.rows("t").len(), 3);
+}
