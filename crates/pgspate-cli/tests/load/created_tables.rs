@@ -106,6 +106,31 @@ fn columns_of_a_table_created_from_json_are_the_named_keys() {
     assert_eq!(case.columns(), "a bigint, b text");
 }
 
+#[test]
+fn json_arrays_are_rows_by_position() {
+    let case = LoadCase::new(
+        "create table t (a int, length int generated always as (length(b)) stored, b text)",
+    );
+    case.put("one.json", "[[1,\"x\"],[2,\"yz\"]]");
+    case.put("lines.json", "[3,null]\n[4,{\"k\":[5]}]\n");
+    for name in ["one.json", "lines.json"] {
+        case.load(&format!("{name} --table t")).success();
+    }
+    assert_eq!(case.rows("t"), ["(1,1,x)", "(2,2,yz)", "(3,,)", "(4,9,\"{\"\"k\"\":[5]}\")"]);
+    case.put("short.json", "[6]\n");
+    let said = case.refusal("short.json --table t");
+    assert!(said.contains("the array has 1 value, but the load has 2 columns"), "{said}");
+    case.load("short.json --table t --columns a").success();
+    // A created table has the columns of the arrays, and the second file fills them, too.
+    case.load("one.json --table u --create").success();
+    case.put("two.json", "[8,\"z\"]\n");
+    case.load("two.json --table u --create --set at=now --add-columns").success();
+    assert_eq!(
+        case.value("select string_agg(column_1 || column_2, ' ' order by 1) from u"),
+        "1x 2yz 8z"
+    );
+}
+
 /// Types and a key of a table that exists are not changed. A load that runs every night says so
 /// only if the table has others.
 #[test]

@@ -148,6 +148,23 @@ pub fn columns_of_json(sample: &[u8], dates: &DateFormats) -> Vec<NewColumn> {
     column_names(names).into_iter().zip(types).map(column).collect()
 }
 
+/// Returns whether the JSON records of a sample are arrays, and there is such a record. Stops where
+/// [`columns_of_json`] stops.
+pub fn are_arrays(sample: &[u8]) -> bool {
+    let mut records = RecordWalk::new(sample, 0);
+    let (mut found, mut stack) = (false, Vec::new());
+    while let Ok(Some(start)) = records.next(sample) {
+        let text = records.text(sample);
+        match value_end(text, start, &mut stack) {
+            Ok((JsonKind::Array, end)) => records.finish(end),
+            Ok((JsonKind::Object, _)) => return false,
+            _ => break,
+        }
+        found = true;
+    }
+    found
+}
+
 /// Returns the keys and the classes of the members of a valid object or array.
 fn members(raw: &[u8], dates: &DateFormats) -> Vec<(String, InferredClass)> {
     let mut members = Vec::new();

@@ -19,6 +19,8 @@ pub struct KeyedFormat {
     /// Returns the columns for the records of a sample, with dates in these formats. The sample may
     /// end within a record.
     pub columns: fn(&[u8], &DateFormats) -> Vec<infer::NewColumn>,
+    /// Returns whether the records of a sample have their values by position, without keys.
+    pub is_by_position: fn(&[u8]) -> bool,
     /// Returns a cutter that cuts an input into chunks of about the given number of bytes.
     pub cutter: fn(KeyedInput, usize) -> Box<dyn Cutter>,
     /// Returns an encoder for one lane.

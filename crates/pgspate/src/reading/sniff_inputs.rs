@@ -123,11 +123,7 @@ impl InputSample<'_> {
             }
             RowForm::Columnar => self.sniff_schema(sniffed.format)?,
         };
-        // JSON arrays have the inferred names column_1, column_2, and so on.
-        let is_named =
-            |(nth, (name, _)): (usize, &(String, _))| *name != format!("column_{}", nth + 1);
-        let has_keys =
-            matches!(shape, RecordShape::Keyed { .. }) && columns.iter().enumerate().any(is_named);
+        let has_keys = matches!(&shape, RecordShape::Keyed { keys, .. } if !keys.is_empty());
         Ok(SniffedInputs {
             inputs: Arc::clone(inputs),
             sniffed,
@@ -212,6 +208,9 @@ impl InputSample<'_> {
         }
         if !self.bytes.contains(&b'{') && keys.is_empty() {
             keys.push(any_column(self.expected_names())?);
+        }
+        if (format.is_by_position)(self.bytes) {
+            keys.clear();
         }
         let columns = columns.iter().map(|it| (it.name.clone(), it.ty.sql().to_owned())).collect();
         let shape = RecordShape::Keyed { format, keys };

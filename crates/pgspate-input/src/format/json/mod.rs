@@ -24,6 +24,7 @@ use crate::json::skip_space;
 /// The functions of the format JSON.
 pub(crate) const KEYED: KeyedFormat = KeyedFormat {
     columns: infer::columns_of_json,
+    is_by_position: infer::are_arrays,
     cutter: |input, chunk_bytes| {
         let limits = JsonCutLimits { chunk_bytes, ..JsonCutLimits::default() };
         Box::new(JsonCutter::new(vec![input], limits))
