@@ -2,7 +2,7 @@
 
 use insta::assert_snapshot;
 
-use crate::support::LoadCase;
+use crate::support::{LoadCase, finish, spawn};
 
 /// Returns 500 KB of lines of two fields. After half a megabyte come the other lines, each before a
 /// hundred lines.
@@ -64,4 +64,55 @@ fn a_late_null_is_refused() {
     case.put("u.csv", format!("0,\n{}", lines_with(',', &["7,\\N"])));
     case.load("u.csv --table t").success();
     assert_eq!(case.value("select count(*) from t where word = '\\N'"), "1");
+}
+
+/// The first file decides whether quotes enclose fields. Another file may have other quotes.
+#[test]
+fn quotes_of_a_later_tsv_follow_the_first_tsv() {
+    let case = LoadCase::new("create table t (n int primary key, size text, name text)");
+    let enclosing = "n\tsize\tname\n1\t\"a\"\t\"b\tc\"\n2\td\t\"e\"\n";
+    let inches = "n\tsize\tname\n10\t5\" pipe\tx\n11\t6\" pipe\ty\n12\tz\t9\"\n";
+    case.put("enclosing/1.tsv", enclosing);
+    case.put("enclosing/2.tsv", inches);
+    assert_snapshot!(case.refusal("enclosing --table t"), @r#"
+    error: could not load "enclosing/1.tsv" and 1 more into public.t
+      caused by: quotes seem to be part of the fields, but they enclose fields of
+          … "enclosing/1.tsv"
+      at: enclosing/2.tsv
+
+    hint: Say what holds for all files: `--quote none` if quotes are part of the fields, or
+          … `--quote '"'` if they enclose fields. Or load such files apart from the others.
+    "#);
+    let to = case.db.dsn();
+    let sync = ["sync", "enclosing", "--table", "t", "--scope", "all", "--quiet", "--to", &to];
+    let said = finish(spawn(&mut case.command(&sync))).refusal();
+    assert!(said.contains("quotes seem to be part of the fields"), "{said}");
+    case.put("inches/1.tsv", inches);
+    case.put("inches/2.tsv", enclosing);
+    let said = case.refusal("inches --table t");
+    assert!(said.contains("quotes seem to enclose fields"), "{said}");
+    // A file without quotes fits both.
+    case.put("enclosing/2.tsv", "n\tsize\tname\n10\tf\tg\n");
+    case.load("enclosing --table t --quiet").success();
+    case.put("inches/1.tsv", inches.replace("10\t", "20\t"));
+    case.load("inches/1.tsv --table t --quiet").success();
+    assert_eq!(case.value("select count(*) from t"), "6");
+}
+
+/// Between the first two inch marks, all rows would be one field.
+#[test]
+fn a_misplaced_quote_in_a_quoted_tsv_is_refused() {
+    let case = LoadCase::new("create table t (n int, word text)");
+    let quoted = "0\t\"a\"\"b\"\n";
+    for (name, late) in [("t.tsv", "7\t5\" disk"), ("u.tsv", "7\t\"5\" disk")] {
+        case.put(name, format!("{quoted}{}", lines_with('\t', &[late, "9\t3\" disk"])));
+        let said = case.refusal(&format!("{name} --table t"));
+        assert!(said.contains("a quote (\") is within a field"), "{said}");
+        assert!(said.contains("line 40002") && said.contains("`--quote none`"), "{said}");
+    }
+    case.load("t.tsv --table t --quote none").success();
+    assert_eq!(case.value("select count(*) from t"), "40203");
+    // Who says that quotes enclose fields gets the rows of COPY.
+    case.load("t.tsv --table t --quote \" --restart").success();
+    assert_eq!(case.value("select count(*) from t where word like '%\n%'"), "1");
 }

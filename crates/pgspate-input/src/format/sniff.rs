@@ -90,6 +90,8 @@ pub enum LineEnd {
 pub struct UnseenMarks {
     /// The quote.
     pub quote: bool,
+    /// A quote that does not enclose a whole field, where a guess says that quotes enclose fields.
+    pub misplaced_quote: bool,
     /// The unquoted field `\N`.
     pub null: bool,
 }

@@ -19,6 +19,7 @@ const FRONT_BYTES: u64 = 64 << 10;
 #[derive(Debug, Clone, Default)]
 pub(super) struct GuessedDialect {
     pub(super) header: bool,
+    pub(super) quote: bool,
     pub(super) null: bool,
     pub(super) escape: bool,
     /// The names by which a header is known: of `--columns`, or of the table's columns.
@@ -32,7 +33,7 @@ impl SniffedInputs {
     /// input is not the one whose dialect was guessed. Returns a reader of the whole input.
     ///
     /// # Errors
-    /// [`ErrorKind::Format`] if the input has another header, NULL or escape.
+    /// [`ErrorKind::Format`] if the input has another header, quote, NULL or escape.
     pub(super) fn check_later_input(
         &self,
         index: usize,
@@ -57,7 +58,7 @@ impl SniffedInputs {
             let given = SniffOverrides {
                 format: Some(self.sniffed.format),
                 delimiter: Some(dialect.delimiter),
-                quote: Some(dialect.quote),
+                quote: (!self.guessed.quote).then_some(dialect.quote),
                 likely_escape: Some(dialect.escape),
                 ..SniffOverrides::default()
             };
@@ -70,37 +71,23 @@ impl SniffedInputs {
 
     /// Checks the dialect of a later input, and its first record as the names of a header.
     fn check_agrees(&self, found: &SniffedFormat, names: Vec<String>) -> Result<()> {
-        let RecordShape::Delimited { dialect, header, .. } = &self.shape else { return Ok(()) };
+        let RecordShape::Delimited { dialect, .. } = &self.shape else { return Ok(()) };
         let first = self.inputs[self.guessed.sampled].name();
-        let refused = |message: String, hint: &str| {
-            Err(Error::new(ErrorKind::Format, message)
-                .hint(format!("{hint} Or load such files apart from the others.")))
-        };
-        // Files of words alone may all be rows.
-        let has_header = found.header && found.header_doubt.is_none();
-        let header_hint = "Say what holds for all files: `--header yes`, or `--header no` if the \
-                           first line is a row.";
-        match header {
-            None if self.guessed.header && !self.sniffed.header && has_header => {
-                let message = format!(
-                    "the first line seems to name the columns, but the first line of \"{first}\" \
-                     is a row"
-                );
-                return refused(message, header_hint);
-            }
-            Some(header)
-                if self.guessed.header
-                    && (!found.header
-                        || self.header_overridden && found.header_doubt.is_some())
-                    && (self.header_overridden || names.len() == header.len())
-                    && match_fields(header, &names).is_err() =>
-            {
-                let message =
-                    format!("the first line is not the header of \"{first}\", so it may be a row");
-                return refused(message, header_hint);
-            }
-            _ => {}
+        let show_quotes = self.guessed.quote && !self.sniffed.unseen.quote && !found.unseen.quote;
+        if show_quotes && found.quote != dialect.quote {
+            let message = match dialect.quote {
+                Some(_) => format!(
+                    "quotes seem to be part of the fields, but they enclose fields of \"{first}\""
+                ),
+                None => format!(
+                    "quotes seem to enclose fields, but they are part of the fields of \"{first}\""
+                ),
+            };
+            let hint = "Say what holds for all files: `--quote none` if quotes are part of the \
+                        fields, or `--quote '\"'` if they enclose fields.";
+            return refused(message, hint);
         }
+        self.check_header_agrees(found, &names)?;
         if self.guessed.null && dialect.null.is_empty() && found.null == "\\N" {
             let message = format!("some fields are \\N, unlike those of \"{first}\"");
             return refused(message, "If it stands for NULL in all files: `--null '\\N'`.");
@@ -114,6 +101,43 @@ impl SniffedInputs {
         }
         Ok(())
     }
+
+    /// Checks the first record of a later input as the names of a header.
+    fn check_header_agrees(&self, found: &SniffedFormat, names: &[String]) -> Result<()> {
+        let RecordShape::Delimited { header, .. } = &self.shape else { return Ok(()) };
+        let first = self.inputs[self.guessed.sampled].name();
+        // Files of words alone may all be rows.
+        let has_header = found.header && found.header_doubt.is_none();
+        let header_hint = "Say what holds for all files: `--header yes`, or `--header no` if the \
+                           first line is a row.";
+        match header {
+            None if self.guessed.header && !self.sniffed.header && has_header => {
+                let message = format!(
+                    "the first line seems to name the columns, but the first line of \"{first}\" \
+                     is a row"
+                );
+                refused(message, header_hint)
+            }
+            Some(header)
+                if self.guessed.header
+                    && (!found.header
+                        || self.header_overridden && found.header_doubt.is_some())
+                    && (self.header_overridden || names.len() == header.len())
+                    && match_fields(header, names).is_err() =>
+            {
+                let message =
+                    format!("the first line is not the header of \"{first}\", so it may be a row");
+                refused(message, header_hint)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Returns the error for an input that disagrees with the first input.
+fn refused(message: String, hint: &str) -> Result<()> {
+    let hint = format!("{hint} Or load such files apart from the others.");
+    Err(Error::new(ErrorKind::Format, message).hint(hint))
 }
 
 /// Returns the fields of the first record.

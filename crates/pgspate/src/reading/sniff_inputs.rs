@@ -124,6 +124,7 @@ impl InputSample<'_> {
             RowForm::Columnar => self.sniff_schema(sniffed.format)?,
         };
         let has_keys = matches!(&shape, RecordShape::Keyed { keys, .. } if !keys.is_empty());
+        let is_tsv = sniffed.format == Format::Tsv;
         Ok(SniffedInputs {
             inputs: Arc::clone(inputs),
             sniffed,
@@ -137,6 +138,7 @@ impl InputSample<'_> {
             unused_options: Vec::new(),
             guessed: GuessedDialect {
                 header: options.read.header.is_none(),
+                quote: options.read.quote.is_none() && is_tsv,
                 null: options.read.null.is_none(),
                 escape: options.read.escape.is_none(),
                 known_names: expected_names.map(<[String]>::to_vec),

@@ -223,11 +223,12 @@ impl DelimitedEncoder {
             start: self.record_start - self.index.start,
             ends: &self.index.ends()[self.next_end..self.next_end + fields],
         };
-        let Some((field, mark)) = record.find_unseen(self.unseen) else { return Ok(()) };
+        let dialect = &self.rules.dialect;
+        let Some((field, mark)) = record.find_unseen(self.unseen, dialect) else { return Ok(()) };
         let column = self.layout.field_of.iter().position(|it| *it == field);
         let column = column.and_then(|column| self.columns.get(column));
         let name = column.map(|column| column.name.clone());
-        let (message, hint) = mark.message_and_hint(self.rules.dialect.quote.unwrap_or(b'"'));
+        let (message, hint) = mark.message_and_hint(dialect.quote.unwrap_or(b'"'));
         let place = InputPlace { column: name, ..self.record_place(bytes) };
         Err(Error::new(ErrorKind::Format, message).hint(hint).at(place))
     }

@@ -306,6 +306,8 @@ fn choose_quotes(
     sniffed.quote = if sniffed.format == Format::Text { None } else { quote };
     sniffed.escape = given.escape.or(given.likely_escape).or(quote).unwrap_or(b'"');
     let Some(mark) = sniffed.quote else { return };
+    let is_guess = given.quote.is_none() && sniffed.format == Format::Tsv;
+    sniffed.unseen.misplaced_quote = is_guess;
     let split = sample.split(sniffed.delimiter, quote, sniffed.escape);
     if split.misplaced_quotes > 0 && given.escape.is_none() {
         let other = if sniffed.escape == b'\\' { mark } else { b'\\' };
@@ -315,7 +317,7 @@ fn choose_quotes(
             return;
         }
     }
-    if given.quote.is_some() || sniffed.format != Format::Tsv {
+    if !is_guess {
         return;
     }
     let has_quotes = sample.body.contains(&mark);
