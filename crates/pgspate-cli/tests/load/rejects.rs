@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown, symlink};
+use std::sync::Arc;
 
+use arrow_array::{ArrayRef, BinaryArray, Int32Array, RecordBatch};
 use insta::assert_snapshot;
 use serde_json::Value;
 
@@ -425,4 +427,24 @@ fn rows_are_set_aside_whatever_isolation_level_the_role_has() {
         assert_eq!(case.rows("t"), ["(1)", "(3)"]);
         assert_eq!(fs::read_to_string(case.path("bad.csv")).unwrap(), "id\nx\n1\n");
     }
+}
+
+/// A text column has no such value, and neither has JSON. The record keeps the bytes, and is
+/// refused again until they are corrected.
+#[test]
+fn bytes_that_are_not_text_are_set_aside_unchanged() {
+    let case = LoadCase::new("create table t (id int, note text)");
+    let ids: ArrayRef = Arc::new(Int32Array::from(vec![1, 2]));
+    let notes: ArrayRef = Arc::new(BinaryArray::from(vec![&b"one"[..], b"a\xffb"]));
+    let batch = RecordBatch::try_from_iter([("id", ids), ("note", notes)]).unwrap();
+    let mut file = Vec::new();
+    let mut writer = parquet::arrow::ArrowWriter::try_new(&mut file, batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+    case.put("t.parquet", file);
+    case.load("t.parquet --table t --rejects bad.json --quiet").partial();
+    let record = fs::read(case.path("bad.json")).unwrap();
+    assert_eq!(record.escape_ascii().to_string(), r#"{\"id\":2,\"note\":\"a\xffb\"}\n"#);
+    let said = case.refusal("bad.json --table t");
+    assert!(said.contains("it is not valid JSON"), "{said}");
 }
