@@ -104,9 +104,9 @@ enum RecordShape {
     /// Delimited text. `header` are the names of the first input's header as [`raw_names`] returns
     /// them, and `names` are these names in UTF-8.
     Delimited { dialect: Dialect, names: Option<Vec<String>>, header: Option<Vec<String>> },
-    /// Records with a key for each value, such as JSON objects. Without keys, records have their
+    /// Records with a key for each value, such as JSON objects. With `None`, records have their
     /// values by position, such as JSON arrays.
-    Keyed { format: &'static KeyedFormat, keys: Vec<String> },
+    Keyed { format: &'static KeyedFormat, keys: Option<Vec<String>> },
     /// Arrow record batches.
     Columns { schema: SchemaRef, origin: BatchOrigin },
 }
@@ -127,7 +127,7 @@ impl SniffedInputs {
     pub(crate) fn facts(&self) -> InputFacts {
         let (names, types) = match &self.shape {
             RecordShape::Delimited { names, .. } => (names.clone(), None),
-            RecordShape::Keyed { keys, .. } => ((!keys.is_empty()).then(|| keys.clone()), None),
+            RecordShape::Keyed { keys, .. } => (keys.clone(), None),
             RecordShape::Columns { schema, origin } => {
                 let fields = schema.fields().iter();
                 let names = fields.clone().map(|field| field.name().clone()).collect();
@@ -175,8 +175,8 @@ impl SniffedInputs {
     /// Adds columns that the user names with their types, and that the sample of an input with keys
     /// lacks. Does nothing if the columns of the table are not made from the input.
     pub(crate) fn name_columns(&mut self, types: &[(String, String)]) {
-        let RecordShape::Keyed { keys, .. } = &mut self.shape else { return };
-        if !self.makes_columns || self.header_overridden || keys.is_empty() {
+        let RecordShape::Keyed { keys: Some(keys), .. } = &mut self.shape else { return };
+        if !self.makes_columns || self.header_overridden {
             return;
         }
         for (name, _) in types {
@@ -381,6 +381,7 @@ impl SniffedInputs {
                 }))
             }
             RecordShape::Keyed { format, keys } => {
+                let keys = keys.as_deref().unwrap_or_default();
                 let mut options = self.keyed_options(plan, table, keys, ignore_unknown);
                 options.constants = constants;
                 let encoder = format.encoder;
@@ -500,8 +501,8 @@ impl SniffedInputs {
             return false;
         };
         match &mut self.shape {
-            RecordShape::Keyed { keys, .. }
-                if !keys.is_empty() && !keys.iter().any(|known| known == key) =>
+            RecordShape::Keyed { keys: Some(keys), .. }
+                if !keys.iter().any(|known| known == key) =>
             {
                 keys.push(key.to_owned());
                 true

@@ -123,7 +123,8 @@ impl InputSample<'_> {
             }
             RowForm::Columnar => self.sniff_schema(sniffed.format)?,
         };
-        let has_keys = matches!(&shape, RecordShape::Keyed { keys, .. } if !keys.is_empty());
+        let has_keys =
+            !columns.is_empty() && matches!(shape, RecordShape::Keyed { keys: Some(_), .. });
         let is_tsv = sniffed.format == Format::Tsv;
         Ok(SniffedInputs {
             inputs: Arc::clone(inputs),
@@ -211,9 +212,7 @@ impl InputSample<'_> {
         if !self.bytes.contains(&b'{') && keys.is_empty() {
             keys.push(any_column(self.expected_names())?);
         }
-        if (format.is_by_position)(self.bytes) {
-            keys.clear();
-        }
+        let keys = (!(format.is_by_position)(self.bytes)).then_some(keys);
         let columns = columns.iter().map(|it| (it.name.clone(), it.ty.sql().to_owned())).collect();
         let shape = RecordShape::Keyed { format, keys };
         Ok(SniffedRecords { shape, columns, header_line: Vec::new() })
