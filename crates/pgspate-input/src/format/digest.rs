@@ -41,8 +41,8 @@ impl ContentDigests {
 }
 
 impl Chunk {
-    /// Returns the digest of the chunk's bytes, and of the columns that they fill. Returns `None` if
-    /// the chunk has no stored bytes, or if a strong entity tag identifies the version.
+    /// Returns the digest of the chunk's bytes, and of the columns that they fill. Returns `None`
+    /// if the chunk has no stored bytes, or if a strong entity tag identifies the version.
     ///
     /// # Errors
     /// [`ErrorKind::Source`](crate::ErrorKind::Source) if the chunk's file cannot be read.

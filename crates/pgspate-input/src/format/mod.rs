@@ -104,8 +104,8 @@ pub trait BatchSource: Send + Sync + std::fmt::Debug {
     /// Returns the approximate number of stored bytes, for the progress line.
     fn stored_bytes(&self) -> u64;
     /// Returns the digest of the chunk's stored bytes and of the columns. If several chunks share a
-    /// part of the file, the part belongs to the first chunk. Returns `None` if no bytes are stored,
-    /// or their digest is not needed.
+    /// part of the file, the part belongs to the first chunk. Returns `None` if no bytes are
+    /// stored, or their digest is not needed.
     ///
     /// # Errors
     /// [`ErrorKind::Source`] if the stored bytes cannot be read.
