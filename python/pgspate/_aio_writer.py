@@ -9,16 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 from . import _pgspate
 from ._data import kept_rows
-from ._errors import UsageError
+from ._errors import Error, UsageError
 from ._returned import Row, make_reader
 from ._writer import (
+    ENCODED_AGAIN_MAX,
     Outcome,
     WriterBase,
     WriterReport,
     all_rows,
     call_parts,
     each_row,
+    keep_outcomes,
     one_row,
+    outdated_places,
+    outdated_records,
 )
 
 if TYPE_CHECKING:
@@ -212,6 +216,25 @@ class Writer(WriterBase):
         if not records:
             return make_reader([]), []
         engine = self._engine or await self._open()
+        reader, outcomes = await self._write_once(engine, plan, records, parts)
+        for _ in range(ENCODED_AGAIN_MAX):
+            places = outdated_places(outcomes)
+            if not places:
+                break
+            again = outdated_records(records, parts, places)
+            try:
+                reader, more = await self._write_once(engine, plan, again, parts)
+            except Error:
+                if parts is True:
+                    break  # Other records are written. These have errors that say: send again.
+                raise
+            keep_outcomes(outcomes, places, more)
+        return reader, outcomes
+
+    async def _write_once(
+        self, engine: _pgspate.RecordWriter, plan: _pgspate.InsertPlan, records: list[Record],
+        parts: bool | str,
+    ) -> tuple[Callable[[str], Row], list[Any]]:
         while True:
             number, future = self._expect_answer()
             try:

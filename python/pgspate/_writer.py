@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 from . import _pgspate
 from ._data import kept_rows
-from ._errors import Error, UsageError
+from ._errors import Error, PlanError, UsageError
 from ._options import refuse_unordered
 from ._report import Report, counted
 from ._returned import Row, make_reader
@@ -39,6 +39,8 @@ _PlanKey = tuple[Union[str, None], tuple[str, ...], str, tuple[str, ...],
 
 # The most plans that a writer remembers.
 _PLANS_MAX = 1000
+# How often records are encoded again whose columns got other types meanwhile.
+ENCODED_AGAIN_MAX = 3
 
 
 @dataclass(frozen=True, repr=False)
@@ -362,7 +364,20 @@ class Writer(WriterBase):
         if not records:
             return make_reader([]), []
         engine = self._engine or self._open()
-        return engine.write(plan, records, parts)
+        reader, outcomes = engine.write(plan, records, parts)
+        for _ in range(ENCODED_AGAIN_MAX):
+            places = outdated_places(outcomes)
+            if not places:
+                break
+            again = outdated_records(records, parts, places)
+            try:
+                reader, more = engine.write(plan, again, parts)
+            except Error:
+                if parts is True:
+                    break  # Other records are written. These have errors that say: send again.
+                raise
+            keep_outcomes(outcomes, places, more)
+        return reader, outcomes
 
     def close(self) -> WriterReport:
         """Writes what other threads have sent, and ends the connections. Later calls fail.
@@ -391,6 +406,26 @@ def call_parts(idempotency_key: str | None) -> bool | str:
         return idempotency_key
     name = type(idempotency_key).__name__
     raise UsageError(f"`idempotency_key=` is of class {name}, not a text")
+
+
+def outdated_places(outcomes: Sequence[Any]) -> list[int]:
+    """Returns the places of outcomes that say: the columns' types have changed.
+
+    Such records were encoded for the old types, and were not written.
+    """
+    return [place for place, outcome in enumerate(outcomes)
+            if isinstance(outcome, PlanError) and outcome.sqlstate == "40001"]
+
+
+def outdated_records(records: list[Record], parts: bool | str, places: list[int]) -> list[Record]:
+    """Returns the records of outdated outcomes. Without ``parts=True`` the call has one outcome."""
+    return [records[place] for place in places] if parts is True else records
+
+
+def keep_outcomes(outcomes: list[Any], places: list[int], more: list[Any]) -> None:
+    """Puts the outcomes of records that were sent again into their places."""
+    for place, outcome in zip(places, more):
+        outcomes[place] = outcome
 
 
 def one_row(reader: Callable[[str], Row], outcomes: Sequence[Any]) -> Row | None:

@@ -212,6 +212,29 @@ def test_a_changed_table_is_noticed(users, dsn):
         assert row is not None and (row["name"], row["born"]) == ("Bob", day)
 
 
+def test_a_value_is_never_cast_from_an_old_type(users, dsn):
+    exact = decimal.Decimal("9223372036854775807.25")
+    users.execute("alter table users add v float8")
+    with pgspate.Writer("users", to=dsn, returning="v") as writer:
+        assert writer.insert({"name": "Ann", "v": 1}) == {"v": 1.0}
+        users.execute("alter table users alter v type numeric")
+        assert writer.insert({"name": "Ann", "v": exact}) == {"v": exact}
+        users.execute("alter table users alter v type float8")
+        assert writer.insert_many([{"name": "Ann", "v": 0.5}] * 2) == [{"v": 0.5}] * 2
+        users.execute("alter table users alter v type numeric")
+        assert writer.insert_each([{"name": "Ann", "v": exact}] * 2) == [{"v": exact}] * 2
+
+    async def main() -> None:
+        async with pgspate.aio.Writer("users", to=dsn, returning="v") as writer:
+            assert await writer.insert({"name": "Ann", "v": 1}) == {"v": 1}
+            users.execute("alter table users alter v type float8")
+            users.execute("alter table users alter v type numeric using null")
+            users.execute("alter table users alter v type text")
+            assert await writer.insert({"name": "Ann", "v": "1e+16"}) == {"v": "1e+16"}
+
+    asyncio.run(main())
+
+
 def test_a_full_queue_refuses_if_asked(users, dsn):
     with pgspate.Writer("users", to=dsn, queue_bytes=1, when_full="refuse") as writer:
         writer.insert({"name": "first"})

@@ -8,11 +8,15 @@ use axum::body::Body;
 use axum::http::header::{CONNECTION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, Response, StatusCode};
 use pgspate::ledger::KEYS_DROPPED;
+use pgspate::writer::has_outdated_types;
 use pgspate::{Error, ErrorKind};
 use serde::Serialize;
 
 /// How long a client waits before it sends a refused request again, in seconds.
 const RETRY_SECONDS: u32 = 1;
+
+/// The code of records that were encoded for types which their columns no longer have.
+pub(crate) const TABLE_CHANGED: &str = "table_changed";
 
 /// Why a request was refused.
 #[derive(Debug, Clone, Serialize)]
@@ -86,6 +90,9 @@ impl RequestFault {
                 let message = "the server cannot be reached; nothing was written";
                 let fault = RequestFault::unavailable("server_away", message);
                 return fault.details(error.messages().join(": "));
+            }
+            _ if has_outdated_types(error) => {
+                return RequestFault::unavailable(TABLE_CHANGED, error.to_string());
             }
             _ => {}
         }

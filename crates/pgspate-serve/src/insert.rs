@@ -13,11 +13,14 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use pgspate::Result as EngineResult;
-use pgspate::writer::{EncodedRows, InsertOutcome, InsertRequest, InsertShape, KEY_BYTES_MAX};
+use pgspate::writer::{
+    ENCODINGS_MAX, EncodedRows, InsertOutcome, InsertRequest, InsertShape, KEY_BYTES_MAX,
+    has_outdated_types,
+};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::fault::RequestFault;
+use crate::fault::{RequestFault, TABLE_CHANGED};
 use crate::prefer::{Preferences, QueryParameters, ReturnForm};
 use crate::records::{BodyFormat, FoundRecords, HeldBody, RecordRun, TextRows};
 use crate::state::{AnswerText, BodyRoom, ServeState};
@@ -235,15 +238,21 @@ impl InsertCall {
             return Ok(self.all_answer(&InsertOutcome::default(), None, found.room()));
         };
         let list = kinds.get(run.kind).and_then(|number| columns.get(*number));
-        let shape = self.shape(list.map_or(&[][..], Vec::as_slice)).await?;
-        let texts = self.encode(found, run, &shape, is_large).await?;
-        FoundRecords::check_count(texts.len(), false)?;
-        let mut rows = self.new_rows(None)?;
-        for nth in 0..texts.len() {
-            texts.push_to(nth, &shape, &mut rows).map_err(|fault| at_record(*fault, nth))?;
-        }
-        drop(texts);
-        let outcome = self.state.writer.insert(&shape, rows).await;
+        let mut tries = 1;
+        let (shape, outcome) = loop {
+            let shape = self.shape(list.map_or(&[][..], Vec::as_slice)).await?;
+            let texts = self.encode(found, run.clone(), &shape, is_large).await?;
+            FoundRecords::check_count(texts.len(), false)?;
+            let mut rows = self.new_rows(None)?;
+            for nth in 0..texts.len() {
+                texts.push_to(nth, &shape, &mut rows).map_err(|fault| at_record(*fault, nth))?;
+            }
+            drop(texts);
+            match self.state.writer.insert(&shape, rows).await {
+                Err(error) if has_outdated_types(&error) && tries < ENCODINGS_MAX => tries += 1,
+                outcome => break (shape, outcome),
+            }
+        };
         let outcome = outcome.map_err(|it| RequestFault::of_error(&it, self.key.is_some()))?;
         self.table.count_written(&outcome);
         Ok(self.all_answer(&outcome, Some(&shape), found.room()))
@@ -335,38 +344,65 @@ impl InsertCall {
         is_large: bool,
         before: usize,
     ) -> Result<Vec<RecordOutcome>, RequestFault> {
-        let shape = self.shape(columns.map_or(&[][..], Vec::as_slice)).await?;
-        let texts = self.encode(found, run, &shape, is_large).await?;
-        FoundRecords::check_count(before + texts.len(), true)?;
-        let (mut faults, mut records) = (Vec::new(), Vec::new());
-        for nth in 0..texts.len() {
-            let mut rows = self.new_rows(self.key.is_some().then_some(before + nth))?;
-            let pushed = texts.push_to(nth, &shape, &mut rows);
-            if pushed.is_ok() {
-                records.push(rows);
+        let mut outcomes: Vec<RecordOutcome> = Vec::new();
+        for nth_try in 1..=ENCODINGS_MAX {
+            let tried = async {
+                let shape = self.shape(columns.map_or(&[][..], Vec::as_slice)).await?;
+                let texts = self.encode(found, run.clone(), &shape, is_large).await?;
+                self.try_run(&shape, texts, before, &mut outcomes).await
             }
-            faults.push(pushed.err());
-        }
-        drop(texts);
-        let written: Vec<EngineResult<InsertOutcome>> = match records.is_empty() {
-            true => Vec::new(),
-            false => {
-                let error = |error| RequestFault::of_error(&error, self.key.is_some());
-                self.state.writer.insert_each(&shape, records).await.map_err(error)?
-            }
-        };
-        let mut written = written.into_iter();
-        let outcome = |fault: Option<Box<RequestFault>>| match (fault, &mut written) {
-            (Some(fault), _) => Err(fault),
-            (None, written) => match written.next() {
-                Some(Ok(outcome)) => Ok(outcome),
-                Some(Err(error)) => {
-                    Err(Box::new(RequestFault::of_error(&error, self.key.is_some())))
+            .await;
+            match tried {
+                Ok(()) => {}
+                Err(fault) if nth_try == 1 => return Err(fault),
+                // Some records are written. The fault concerns the others.
+                Err(fault) => {
+                    let left = outcomes.iter_mut().filter(|it| is_outdated(it));
+                    left.for_each(|outcome| *outcome = Err(Box::new(fault.clone())));
                 }
-                None => Ok(InsertOutcome::default()),
-            },
-        };
-        Ok(faults.into_iter().map(outcome).collect())
+            }
+            if !outcomes.iter().any(is_outdated) {
+                break;
+            }
+        }
+        Ok(outcomes)
+    }
+
+    /// Writes the records of a run that have no outcome yet, or whose encoding is outdated.
+    async fn try_run(
+        &self,
+        shape: &Arc<InsertShape>,
+        texts: TextRows,
+        before: usize,
+        outcomes: &mut Vec<RecordOutcome>,
+    ) -> Result<(), RequestFault> {
+        FoundRecords::check_count(before + texts.len(), true)?;
+        let (mut places, mut records, mut tried) = (Vec::new(), Vec::new(), Vec::new());
+        for nth in 0..texts.len() {
+            if outcomes.get(nth).is_some_and(|outcome| !is_outdated(outcome)) {
+                continue;
+            }
+            let mut rows = self.new_rows(self.key.is_some().then_some(before + nth))?;
+            match texts.push_to(nth, shape, &mut rows) {
+                Ok(()) => {
+                    places.push(nth);
+                    records.push(rows);
+                }
+                Err(fault) => tried.push((nth, Err(fault))),
+            }
+        }
+        let count = texts.len();
+        drop(texts);
+        let fault = |error| RequestFault::of_error(&error, self.key.is_some());
+        if !records.is_empty() {
+            let written: Vec<EngineResult<InsertOutcome>> =
+                self.state.writer.insert_each(shape, records).await.map_err(fault)?;
+            let written = written.into_iter().map(|outcome| outcome.map_err(|it| fault(it).into()));
+            tried.extend(places.into_iter().zip(written));
+        }
+        outcomes.resize_with(count, || Ok(InsertOutcome::default()));
+        tried.into_iter().for_each(|(nth, outcome)| outcomes[nth] = outcome);
+        Ok(())
     }
 
     /// Returns the line of an outcome.
@@ -416,6 +452,12 @@ impl InsertCall {
         }
         response
     }
+}
+
+/// Returns whether a record was not written, because it was encoded for types that its columns no
+/// longer have.
+fn is_outdated(outcome: &RecordOutcome) -> bool {
+    outcome.as_ref().is_err_and(|fault| fault.code == TABLE_CHANGED)
 }
 
 /// Adds the number of the record to the details of a fault.

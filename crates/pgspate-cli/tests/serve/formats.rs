@@ -229,3 +229,28 @@ fn assert_equal(scene: &ServeScene, rows: usize) {
     assert_eq!(posted.len(), rows);
     assert_eq!(posted, loaded);
 }
+
+/// The values of a body are encoded for the types that its columns have when they are written.
+#[test]
+fn columns_may_get_other_types() {
+    let sql = "create table t (id int, v float8)";
+    let scene = ServeScene::with_sql(sql, &["--table", "t"]);
+    let rows = "/tables/t/rows";
+    let exact = "9223372036854775807.25";
+    let stored = || scene.value("select string_agg(v::text, ' ' order by id) from t where id > 0");
+    assert_eq!(scene.post(rows, r#"{"id":0,"v":1}"#).status, 201);
+    scene.db.run("alter table t alter v type numeric");
+    let body = format!(r#"{{"id":1,"v":{exact}}}"#);
+    assert_eq!(scene.post(rows, &body).status, 201);
+    assert_eq!(stored(), exact);
+    scene.db.run("alter table t alter v type float8; delete from t");
+    assert_eq!(scene.post(rows, r#"{"id":0,"v":1}"#).status, 201);
+    scene.db.run("alter table t alter v type numeric");
+    let record = |id: i32| format!(r#"{{"id":{id},"v":{exact}}}"#);
+    let body = format!(r#"[{},{{"id":"x","v":1}},{}]"#, record(1), record(2));
+    let answer = scene.post_prefer(rows, "rows=each", &body);
+    let statuses: Vec<_> =
+        answer.body.lines().map(|line| line.contains("\"status\":201")).collect();
+    assert_eq!(statuses, [true, false, true], "{}", answer.body);
+    assert_eq!(stored(), format!("{exact} {exact}"));
+}

@@ -2,6 +2,7 @@
 //!
 //! `PGSPATE_TEST_FAULTS=N` tries N random faults instead of a few.
 
+mod altered_types;
 mod conflicts;
 mod differential;
 mod dropped_keys;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use pgspate::session::WaitLimits;
 use pgspate::target::connect::{Dsn, Environment};
 use pgspate::writer::{
-    EncodedRows, InsertOutcome, InsertRequest, InsertShape, OnConflict, Writer, WriterOptions,
+    ENCODINGS_MAX, EncodedRows, InsertOutcome, InsertRequest, InsertShape, OnConflict, Writer,
+    WriterOptions, has_outdated_types,
 };
 use pgspate::{Error, Result};
 use pgspate_embedded::testing::{self, TestDb};
@@ -183,14 +184,20 @@ async fn in_order(
     outcomes.into_iter().map(Option::unwrap).collect()
 }
 
-/// Makes one call.
+/// Makes one call. As callers do, encodes the records again if the columns have other types.
 pub(crate) async fn call(
     writer: &Writer,
     request: &InsertRequest,
     records: &[Record],
 ) -> Result<InsertOutcome> {
-    let shape = writer.shape(request).await?;
-    writer.insert(&shape, encode(&shape, records)?).await
+    let mut tries = 1;
+    loop {
+        let shape = writer.shape(request).await?;
+        match writer.insert(&shape, encode(&shape, records)?).await {
+            Err(error) if has_outdated_types(&error) && tries < ENCODINGS_MAX => tries += 1,
+            outcome => return outcome,
+        }
+    }
 }
 
 /// Returns the SQLSTATE of an outcome, or an empty string if the records were written.

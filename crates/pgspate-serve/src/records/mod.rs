@@ -118,7 +118,7 @@ enum FoundContent {
 }
 
 /// Records with the same columns that follow each other in the body.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct RecordRun {
     /// The number of the records' columns in [`FoundRecords::kinds`].
     pub(crate) kind: usize,

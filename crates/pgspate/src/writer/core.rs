@@ -12,31 +12,27 @@ use tokio_postgres::error::SqlState;
 
 use super::WriterOptions;
 use super::counters::{WriterCounters, WriterReport};
-use super::facts::{read_facts, set_up_facts};
+use super::facts::set_up_facts;
 use super::governor::LaneGovernor;
-use super::lane::{RecordLane, is_lock_timeout};
+use super::kept_shapes::KeptShape;
+use super::lane::RecordLane;
 use super::queue::{SetLimits, UnitQueue};
 use super::rows::EncodedRows;
-use super::session::{connect_error, copy_error};
-use super::shape::{InsertRequest, InsertShape, ShapeFacts};
+use super::session::copy_error;
+use super::shape::{InsertRequest, InsertShape, has_outdated_types};
 use super::unit::{InsertOutcome, WriteUnit};
 use super::waiting::{LockedCall, WaitingSessions};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::{Connection, Dsn};
 use pgspate_target::ledger::{KEYS_DROPPED, ensure_ledger, prune_requests};
-use pgspate_target::session::ReconnectBackoff;
 use pgspate_target::{read_session, value_settings_sql};
 
 /// How long a lane without work keeps its session.
 pub(super) const IDLE_LIMIT: Duration = Duration::from_secs(60);
 /// How many bytes a permit of the queue's room stands for.
 const ROOM_UNIT: usize = 1024;
-/// The most shapes that are kept.
-const SHAPES_MAX: usize = 1000;
 /// How often old idempotency keys are forgotten.
 const PRUNE_INTERVAL: Duration = Duration::from_secs(600);
-/// How long the facts of a table are used before they are read again.
-const FACTS_LIFETIME: Duration = Duration::from_secs(5);
 
 /// Errors for which the records are not at fault: lock timeout, cancelled statement, deadlock,
 /// a server that has become a standby, dropped keys of the table.
@@ -48,9 +44,6 @@ const NOT_TRIED: [SqlState; 5] = [
     KEYS_DROPPED,
 ];
 
-/// How soon the facts are read again if a value was refused.
-const RECHECK_PAUSE: Duration = Duration::from_millis(500);
-
 /// The shared state of a writer.
 #[derive(Debug)]
 pub(super) struct WriterCore {
@@ -61,7 +54,7 @@ pub(super) struct WriterCore {
     pub(super) options: WriterOptions,
     pub(super) counters: WriterCounters,
     pub(super) waiting: WaitingSessions,
-    runtime: Handle,
+    pub(super) runtime: Handle,
     /// The room of the queue that is left, in units of `ROOM_UNIT`.
     room: Arc<Semaphore>,
     room_size: u32,
@@ -72,13 +65,13 @@ pub(super) struct WriterCore {
     lane_ended: Notify,
     is_closing: AtomicBool,
     next_call: AtomicU64,
-    shapes: Mutex<HashMap<InsertRequest, KeptShape>>,
+    pub(super) shapes: Mutex<HashMap<InsertRequest, KeptShape>>,
     /// Set once the ledger, which has the idempotency keys, exists.
     ledger: OnceCell<()>,
     /// When old idempotency keys were last forgotten.
     pruned: Mutex<Option<Instant>>,
     /// The session that reads what tables are.
-    facts: tokio::sync::Mutex<Option<Connection>>,
+    pub(super) facts: tokio::sync::Mutex<Option<Connection>>,
 }
 
 #[derive(Debug)]
@@ -89,12 +82,6 @@ struct LaneState {
     open: usize,
     /// Lanes that write now.
     busy: usize,
-}
-
-#[derive(Debug, Clone)]
-struct KeptShape {
-    shape: Arc<InsertShape>,
-    checked: Instant,
 }
 
 impl WriterCore {
@@ -172,6 +159,7 @@ impl WriterCore {
         for receiver in receivers {
             answers.push(receiver.await.unwrap_or_else(|_| Err(abandoned_error())));
         }
+        self.mark_outdated(shape, &mut answers).await;
         Ok(answers)
     }
 
@@ -337,6 +325,8 @@ impl WriterCore {
         }
         match &answer {
             Ok(outcome) => self.counters.count_rows(outcome.rows),
+            // Its caller encodes the records again.
+            Err(error) if has_outdated_types(error) => {}
             Err(_) => self.counters.count_refused(),
         }
         unit.answer(answer);
@@ -374,138 +364,6 @@ impl WriterCore {
         let mut lanes = self.lanes();
         lanes.queue.push(units);
         self.wake_lane(&mut lanes);
-    }
-
-    /// Forgets a shape whose statement was refused, if a change of the table may be the reason.
-    pub(super) fn note_refusal(self: &Arc<WriterCore>, shape: &Arc<InsertShape>, error: &Error) {
-        let code = error.sqlstate().map_or("", SqlState::code);
-        // A row of another type, a lost column, table, privilege or unique index.
-        if matches!(code, "42804" | "42703" | "42P01" | "42501" | "42P10" | "08P01") {
-            self.forget(shape);
-        }
-        // A value that its column's type refuses, though another type may take it by now.
-        let kept = self.shapes().get(&shape.request).map(|kept| kept.checked);
-        if code.starts_with("22") && kept.is_some_and(|at| at.elapsed() > RECHECK_PAUSE) {
-            self.check_in_background(shape);
-        }
-    }
-
-    fn forget(&self, shape: &InsertShape) {
-        shape.is_outdated.store(true, Ordering::Relaxed);
-        let mut shapes = self.shapes();
-        if shapes.get(&shape.request).is_some_and(|kept| kept.shape.id == shape.id) {
-            shapes.remove(&shape.request);
-        }
-    }
-
-    /// Returns the shape of a request, if it is kept.
-    pub(super) fn kept_shape(
-        self: &Arc<WriterCore>,
-        request: &InsertRequest,
-    ) -> Option<Arc<InsertShape>> {
-        let KeptShape { shape, checked } = self.shapes().get(request).cloned()?;
-        if checked.elapsed() > FACTS_LIFETIME {
-            self.check_in_background(&shape);
-        }
-        Some(shape)
-    }
-
-    /// Returns the shape of a request, from the kept ones or from the server.
-    pub(super) async fn shape(
-        self: &Arc<WriterCore>,
-        request: &InsertRequest,
-    ) -> Result<Arc<InsertShape>> {
-        if let Some(shape) = self.kept_shape(request) {
-            return Ok(shape);
-        }
-        let (began, limit) = (Instant::now(), self.options.limits.lock_timeout);
-        let shape = loop {
-            // Many callers may ask for a new shape at once. All of them get the first one's.
-            let mut connection = self.facts.lock().await;
-            if let Some(kept) = self.shapes().get(request) {
-                return Ok(kept.shape.clone());
-            }
-            match self.read_shape(&mut connection, request).await {
-                // Whoever asks for another table goes first.
-                Err(error)
-                    if is_lock_timeout(&error) && (limit.is_zero() || began.elapsed() < limit) => {}
-                shape => break Arc::new(shape?),
-            }
-        };
-        let mut shapes = self.shapes();
-        if shapes.len() >= SHAPES_MAX {
-            shapes.clear();
-        }
-        let kept = KeptShape { shape: shape.clone(), checked: Instant::now() };
-        shapes.insert(request.clone(), kept);
-        Ok(shape)
-    }
-
-    /// Reads the table's facts again. If they have changed, the shape is outdated.
-    fn check_in_background(self: &Arc<WriterCore>, shape: &Arc<InsertShape>) {
-        if let Some(kept) = self.shapes().get_mut(&shape.request) {
-            kept.checked = Instant::now();
-        }
-        let (core, shape) = (self.clone(), shape.clone());
-        self.runtime.spawn(async move {
-            // It is checked again soon.
-            let Ok(mut connection) = core.facts.try_lock() else { return };
-            match core.read_shape(&mut connection, &shape.request).await {
-                Ok(now) if now.is_like(&shape) => {}
-                Ok(_) => core.forget(&shape),
-                Err(error) if error.kind() == ErrorKind::Connect || is_lock_timeout(&error) => {}
-                // The load that has dropped the table's keys puts them back.
-                Err(error) if error.sqlstate() == Some(&KEYS_DROPPED) => {}
-                Err(_) => core.forget(&shape),
-            }
-        });
-    }
-
-    /// Reads a shape. Connects again if the server was lost, until the time limit.
-    async fn read_shape(
-        &self,
-        kept: &mut Option<Connection>,
-        request: &InsertRequest,
-    ) -> Result<InsertShape> {
-        let mut backoff = ReconnectBackoff::new(self.options.limits.retry_for);
-        let facts = loop {
-            match self.try_read_facts(kept, &request.table).await {
-                Ok(facts) => break facts,
-                Err(error) if error.is_retryable() => {
-                    *kept = None;
-                    let Some(pause) = backoff.next_pause() else { return Err(error) };
-                    tokio::time::sleep(pause).await;
-                }
-                Err(error) => return Err(error),
-            }
-        };
-        facts.table.check_is_user_schema()?;
-        facts.table.check_has_no_rules()?;
-        InsertShape::new(request.clone(), facts, self.options.shares_triggers)
-    }
-
-    async fn try_read_facts(
-        &self,
-        kept: &mut Option<Connection>,
-        table: &str,
-    ) -> Result<ShapeFacts> {
-        let connection = self.take_facts_connection(kept).await?;
-        let facts = read_facts(&connection, table).await;
-        *kept = Some(connection);
-        facts
-    }
-
-    /// Takes the session that reads facts. Connects if there is none. The caller gives it back when
-    /// no statement of it runs any more, so that a dropped future leaves no session behind in the
-    /// middle of a transaction.
-    async fn take_facts_connection(&self, kept: &mut Option<Connection>) -> Result<Connection> {
-        if let Some(connection) = kept.take().filter(|connection| !connection.is_closed()) {
-            return Ok(connection);
-        }
-        let connected = self.dsn.connect("pgspate write").await;
-        let connection = connected.map_err(|error| connect_error(&error))?;
-        set_up_facts(&connection, &self.value_settings).await?;
-        Ok(connection)
     }
 
     /// Returns what the writer has done so far.
@@ -551,10 +409,6 @@ impl WriterCore {
 
     fn lanes(&self) -> MutexGuard<'_, LaneState> {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn shapes(&self) -> MutexGuard<'_, HashMap<InsertRequest, KeptShape>> {
-        self.shapes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

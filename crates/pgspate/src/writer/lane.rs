@@ -13,6 +13,7 @@ use tokio_postgres::error::SqlState;
 use super::core::WriterCore;
 use super::governor::SetSize;
 use super::session::{RecordSession, WriteFailure, copy_error};
+use super::shape::has_outdated_types;
 use super::unit::{InsertOutcome, UnitWay, WriteUnit};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::session::ReconnectBackoff;
@@ -161,10 +162,9 @@ impl RecordLane {
                 Err(WriteFailure::Sent(error)) if error.kind() == ErrorKind::Connect => {
                     return Sent::unsent(self.lose(units, &error), sets);
                 }
-                Err(WriteFailure::Sent(error)) if error.kind() == ErrorKind::OutcomeUnknown => {
-                    units
-                        .into_iter()
-                        .for_each(|unit| self.core.answer(unit, Err(copy_error(&error))));
+                Err(WriteFailure::Sent(error)) if concerns_all(&error) => {
+                    let refuse = |unit| self.core.answer(unit, Err(copy_error(&error)));
+                    units.into_iter().for_each(refuse);
                 }
                 // Keys of the table are dropped, so the server would not be asked for any half.
                 Err(WriteFailure::Unsent(error)) if error.kind() == ErrorKind::Ledger => {
@@ -315,6 +315,12 @@ impl RecordLane {
         let count = units.iter().take_while(fits).count().max(1);
         (first, units.drain(..count).collect())
     }
+}
+
+/// Returns whether the error of a set concerns each of its units, so that no half is tried: the
+/// outcome is unknown, or the table's columns have other types.
+fn concerns_all(error: &Error) -> bool {
+    error.kind() == ErrorKind::OutcomeUnknown || has_outdated_types(error)
 }
 
 /// Returns whether a statement has waited too long for a lock of another session.

@@ -19,6 +19,7 @@ mod core;
 mod counters;
 mod facts;
 mod governor;
+mod kept_shapes;
 mod lane;
 mod queue;
 mod rows;
@@ -34,7 +35,7 @@ use tokio::runtime::Handle;
 
 pub use counters::{SET_SIZES, WriterReport};
 pub use rows::{EncodedRows, KEY_BYTES_MAX};
-pub use shape::{InsertRequest, InsertShape, OnConflict};
+pub use shape::{ENCODINGS_MAX, InsertRequest, InsertShape, OnConflict, has_outdated_types};
 pub use unit::InsertOutcome;
 
 use self::core::WriterCore;
@@ -119,7 +120,8 @@ impl Writer {
     /// [`ErrorKind::Server`](crate::ErrorKind::Server) if the server refused them.
     /// [`ErrorKind::OutcomeUnknown`](crate::ErrorKind::OutcomeUnknown) if the connection was lost
     /// before the server answered. [`ErrorKind::QueueFull`](crate::ErrorKind::QueueFull) if the
-    /// queue is full and the writer does not wait.
+    /// queue is full and the writer does not wait. If the types of columns have changed since the
+    /// records were encoded, [`has_outdated_types`] is true of the error: encode them again.
     pub async fn insert(
         &self,
         shape: &Arc<InsertShape>,

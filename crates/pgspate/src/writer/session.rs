@@ -8,7 +8,7 @@ use tokio_postgres::{Row, Statement};
 
 use super::core::WriterCore;
 use super::rows::{ColumnArray, FieldParameter};
-use super::shape::{InsertShape, StatementKind};
+use super::shape::{InsertShape, StatementKind, TYPES_CHANGED};
 use super::unit::{InsertOutcome, WriteUnit};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
@@ -386,6 +386,13 @@ impl RecordSession {
 
     /// Converts an error of a shape's statement.
     fn explain_write(&self, shape: &InsertShape, error: tokio_postgres::Error) -> Error {
+        let refusal = error.as_db_error().filter(|refusal| {
+            *refusal.code() == SqlState::INVALID_TEXT_REPRESENTATION
+                && refusal.message().contains(TYPES_CHANGED)
+        });
+        if refusal.is_some() {
+            return shape.outdated_error();
+        }
         self.explain(&format!("could not write to {}", shape.request.table), error)
     }
 
@@ -403,7 +410,8 @@ impl RecordSession {
             join_record_writers(&self.connection.client, schema, table).await?;
             self.joined.insert(shape.table_name.clone());
         }
-        // With the types that the values were encoded for, also if the table has others by now.
+        // With the types that the values were encoded for. If the table has others by now, the
+        // server refuses the statement.
         let types = shape.parameter_types(kind);
         let prepared = self.connection.client.prepare_typed(&shape.sql(kind), &types).await;
         let statement = prepared.map_err(|error| self.explain_write(shape, error))?;

@@ -4,12 +4,15 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{Kind, Type};
 
 use crate::encode::field::FieldEncoder;
 use crate::{Error, ErrorKind, Result, did_you_mean};
 use pgspate_target::ledger::record_request_sql;
-use pgspate_target::{PgType, SessionSettings, TargetTable, TypeKind, UnloggedExtent, quote_ident};
+use pgspate_target::{
+    PgType, SessionSettings, TargetColumn, TargetTable, TypeKind, UnloggedExtent, quote_ident,
+};
 
 use super::rows::EncodedRows;
 
@@ -86,6 +89,9 @@ pub struct InsertShape {
     pub(super) commits_across_nodes: bool,
     /// Why a key could outlive the rows or the rows the key, if that may be.
     keys_obstacle: Option<&'static str>,
+    /// Whether the statements are refused if a column has another type than the values were encoded
+    /// for.
+    pub(super) proves_types: bool,
     /// Whether the table was changed since the shape was made.
     pub(super) is_outdated: AtomicBool,
     /// The written columns in the table's order.
@@ -114,6 +120,20 @@ pub(super) struct StatementKind {
     pub(super) records_key: bool,
 }
 
+/// The text that the server quotes when it refuses a statement whose columns have other types.
+pub(super) const TYPES_CHANGED: &str = "pgspate: columns have other types";
+/// The SQLSTATE of records that were encoded for types which their columns no longer have.
+const OUTDATED_TYPES: SqlState = SqlState::T_R_SERIALIZATION_FAILURE;
+/// How often a caller encodes records that were encoded for types which their columns no longer
+/// have, before it gives up.
+pub const ENCODINGS_MAX: usize = 4;
+
+/// Returns whether records were encoded for types which their columns no longer have. The records
+/// were not written. Their caller asks for the shape again, and encodes them for that one.
+pub fn has_outdated_types(error: &Error) -> bool {
+    error.kind() == ErrorKind::Plan && error.sqlstate() == Some(&OUTDATED_TYPES)
+}
+
 /// The longest value: PostgreSQL takes no longer one.
 const FIELD_BYTES_MAX: usize = 1 << 30;
 
@@ -136,7 +156,6 @@ impl InsertShape {
         let ShapeFacts { table, session, arrays, update_triggers, .. } = &facts;
         check_columns(&request, table)?;
         let position = |name: &str| request.columns.iter().position(|asked| asked == name);
-        let written = |name: &str| position(name).is_some();
         let columns = table.columns.iter().filter_map(|column| {
             let (position, base) = (position(&column.name)?, column.ty.base());
             let is_array = matches!(base.kind, TypeKind::Array(..));
@@ -148,22 +167,8 @@ impl InsertShape {
                 encoder: FieldEncoder::new(&column.ty, session).ok(),
             })
         });
-        let names: Vec<String> = (table.columns.iter())
-            .filter(|column| written(&column.name))
-            .map(|column| quote_ident(&column.name).into_owned())
-            .collect();
-        let conflict = conflict_sql(&request);
-        let into = format!("insert into {} as {ALIAS}", table.sql_name);
-        let list = names.join(", ");
-        let numbers: Vec<String> = (1..=names.len()).map(|n| format!("${n}")).collect();
-        let single_insert = match names.is_empty() {
-            true => format!("{into} default values{conflict}"),
-            false => format!("{into} ({list}) values ({}){conflict}", numbers.join(", ")),
-        };
-        let unnest: Vec<String> =
-            numbers.iter().map(|number| format!("pg_catalog.unnest({number})")).collect();
-        let set_insert =
-            format!("{into} ({list}) select * from rows from ({}) r{conflict}", unnest.join(", "));
+        let proves_types = !table.commits_across_nodes && !facts.has_insert_rules;
+        let (single_insert, set_insert) = inserts_sql(&request, table, proves_types);
         let mut shape = InsertShape {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             table_oid: table.oid,
@@ -177,6 +182,7 @@ impl InsertShape {
             set_insert: None,
             returned: returned_sql(&request, table),
             commits_across_nodes: table.commits_across_nodes,
+            proves_types,
             keys_obstacle: find_keys_obstacle(table),
             is_outdated: AtomicBool::new(false),
             columns: columns.collect(),
@@ -260,6 +266,15 @@ impl InsertShape {
             && columns(self) == columns(other)
     }
 
+    /// Returns the error of records that were encoded for types which their columns no longer have.
+    pub(super) fn outdated_error(&self) -> Error {
+        let message =
+            format!("types of table {} changed while its records were sent", self.request.table);
+        Error::new(ErrorKind::Plan, message)
+            .with_sqlstate(OUTDATED_TYPES)
+            .hint("The records were not written. Send them again.")
+    }
+
     /// Checks that the table's rows are committed together with idempotency keys, and last as long.
     ///
     /// # Errors
@@ -305,8 +320,8 @@ impl InsertShape {
         }
     }
 
-    /// Returns the types of a statement's parameters. A column may have another type by now; then
-    /// the server casts, as it does for any client.
+    /// Returns the types of a statement's parameters. A column may have another type by now. Then
+    /// the server refuses the statement, if that proves the types; otherwise it casts the values.
     pub(super) fn parameter_types(&self, kind: StatementKind) -> Vec<Type> {
         // The driver sends the OID alone.
         let ty = |oid: u32| Type::new(oid.to_string(), oid, Kind::Simple, String::new());
@@ -375,9 +390,8 @@ fn check_columns(request: &InsertRequest, table: &TargetTable) -> Result<()> {
     for name in request.columns.iter().chain(key).chain(returned) {
         if !names.contains(&name.as_str()) {
             let message = format!("column \"{name}\" of table {} does not exist", table.sql_name);
-            let undefined = tokio_postgres::error::SqlState::UNDEFINED_COLUMN;
             return Err(Error::new(ErrorKind::Usage, message)
-                .with_sqlstate(undefined)
+                .with_sqlstate(SqlState::UNDEFINED_COLUMN)
                 .hint_if(did_you_mean("column", name, names.iter().copied())));
         }
     }
@@ -389,6 +403,55 @@ fn check_columns(request: &InsertRequest, table: &TargetTable) -> Result<()> {
         }
         None => Ok(()),
     }
+}
+
+/// Returns the INSERT of one record, and the INSERT of many records as arrays.
+fn inserts_sql(
+    request: &InsertRequest,
+    table: &TargetTable,
+    proves_types: bool,
+) -> (String, String) {
+    let columns: Vec<_> =
+        table.columns.iter().filter(|column| request.columns.contains(&column.name)).collect();
+    let conflict = conflict_sql(request);
+    let into = format!("insert into {} as {ALIAS}", table.sql_name);
+    if columns.is_empty() {
+        return (format!("{into} default values{conflict}"), String::new());
+    }
+    let names: Vec<_> = columns.iter().map(|column| quote_ident(&column.name)).collect();
+    let numbers: Vec<String> = (1..=names.len()).map(|n| format!("${n}")).collect();
+    let unnest: Vec<String> =
+        numbers.iter().map(|number| format!("pg_catalog.unnest({number})")).collect();
+    let (list, values, unnest) = (names.join(", "), numbers.join(", "), unnest.join(", "));
+    let set = format!("{into} ({list}) select * from rows from ({unnest}) r");
+    if !proves_types {
+        let single = format!("{into} ({list}) values ({values})");
+        return (format!("{single}{conflict}"), format!("{set}{conflict}"));
+    }
+    let condition = types_condition(&table.sql_name, &columns);
+    let single = format!("{into} ({list}) select {values} where {condition}{conflict}");
+    (single, format!("{set} where {condition}{conflict}"))
+}
+
+/// Returns a condition on the types of columns, which the server checks once for each statement.
+/// It is true, or an error if a column has another type by now. Without the condition the server
+/// would cast the values, which were encoded for the old type.
+///
+/// The types are those of a null row, so that no privilege to read the table is needed.
+fn types_condition(table: &str, columns: &[&TargetColumn]) -> String {
+    let has_type = |column: &&TargetColumn| {
+        let (name, ty) = (quote_ident(&column.name), column.ty.oid);
+        format!(
+            "pg_catalog.pg_typeof((null::{table}).{name})::pg_catalog.oid \
+             operator(pg_catalog.=) '{ty}'::pg_catalog.oid"
+        )
+    };
+    let types: Vec<String> = columns.iter().map(has_type).collect();
+    // `concat` is not immutable, so that the planner does not cast its text.
+    format!(
+        "case when {} then true else pg_catalog.concat('{TYPES_CHANGED}')::pg_catalog.bool end",
+        types.join(" and ")
+    )
 }
 
 /// Returns the ON CONFLICT clause.
