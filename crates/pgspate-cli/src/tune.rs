@@ -90,8 +90,8 @@ fn print_applied(applied: &TuneOutcome, quiet: bool, style: TerminalStyle) {
     }
     for name in &applied.overruled {
         write_stderr_line(format!(
-            "{warning} {name} was set, but has no effect: the server's command line, or this role \
-             or database, sets another value"
+            "{warning} {name} was set, but has no effect on this session: the server's command \
+             line, or this role or database, sets another value"
         ));
     }
     for name in &applied.left {
@@ -125,6 +125,13 @@ fn render(advice: &TuneAdvice, style: TerminalStyle) -> String {
         let names = advice.outstanding.join(", ");
         let line =
             format!("{names}: already tuned; `pgspate tune --revert` puts the old values back");
+        let _ = writeln!(text, "{} {line}", style.warning("warning:"));
+    }
+    for name in &advice.unseen {
+        let line = format!(
+            "{name}: this role or database sets a value, and this role may not read the server's \
+             own in pg_file_settings; nothing is proposed"
+        );
         let _ = writeln!(text, "{} {line}", style.warning("warning:"));
     }
     for it in &advice.proposals {

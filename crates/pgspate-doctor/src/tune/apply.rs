@@ -38,8 +38,8 @@ pub struct TuneOutcome {
     pub changed: Vec<(String, String)>,
     /// Settings that were not changed because they need a restart.
     pub left: Vec<String>,
-    /// Settings that were changed without effect, because the command line, a role or a database
-    /// sets another value.
+    /// Settings that were changed without effect on the session, because the command line, its role
+    /// or its database sets another value.
     pub overruled: Vec<String>,
     /// Settings that another session has changed since `apply`; `revert` did not change them.
     pub kept: Vec<String>,
@@ -244,7 +244,7 @@ async fn put_old_values_back(client: &Client) -> Result<TuneOutcome> {
     reload(client).await?;
     // Only after the reload is it certain that the old values are in effect.
     mark_as_done(client).await?;
-    let now = pgspate_target::server::read_settings(client).await?;
+    let (now, _) = server::read_server_settings(client).await?;
     let shown = |name: &str| now.get(name).map_or(String::new(), super::settings::value_with_unit);
     let changed = names.iter().map(|name| ((*name).to_owned(), shown(name))).collect();
     let kept = others.iter().map(|it| it.name.to_owned()).collect();

@@ -159,7 +159,8 @@ mod tests {
             risk: "",
         };
         let (proposals, outstanding) = (vec![proposal; count], Vec::new());
-        TuneAdvice { flavour, major: 16, machine, proposals, outstanding }
+        let unseen = Vec::new();
+        TuneAdvice { flavour, major: 16, machine, proposals, unseen, outstanding }
     }
 
     #[test]

@@ -73,6 +73,10 @@ pub struct TuneAdvice {
     pub machine: ServerMachine,
     /// The settings to change; empty if all are suitable.
     pub proposals: Vec<SettingProposal>,
+    /// Settings of which the session has a value of its own, and the server's value cannot be read.
+    /// For them, and for those that follow them, nothing is proposed.
+    #[serde(skip)]
+    pub unseen: Vec<&'static str>,
     /// Settings that an earlier `tune` has changed and not put back.
     pub outstanding: Vec<String>,
 }
@@ -88,7 +92,7 @@ pub async fn advise(
 ) -> Result<TuneAdvice> {
     let client = &connection.client;
     let flavour = Flavour::detect(client).await;
-    let now = pgspate_target::server::read_settings(client).await?;
+    let (now, unseen) = server::read_server_settings(client).await?;
     let is_here = flavour.has_alter_system() && ServerMachine::is_here(connection).await;
     let machine = ServerMachine::find(memory_bytes, cpus, is_here, flavour, &now);
     let proposals = settings::propose(&machine, flavour, &now);
@@ -97,6 +101,7 @@ pub async fn advise(
         major: server_version(client).await / 10_000,
         machine,
         proposals,
+        unseen,
         // An unreadable ledger is an error only for `apply` and `revert`.
         outstanding: outstanding(connection).await.unwrap_or_default(),
     })

@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 
 use tokio_postgres::Client;
 
+use super::TUNED_SETTINGS;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::ledger::{RecordedChange, SETTING_CHANGE};
+use pgspate_target::server::{ServerSetting, ServerSettings};
 use pgspate_target::{quote_literal, server_error};
 
 /// A custom setting that has no effect. The value, made by [`marker_value`], says where the old
@@ -22,6 +24,12 @@ const RELOAD_TIMEOUT: Duration = Duration::from_secs(10);
 const MAY_READ: &str = "\
 has_table_privilege('pg_catalog.pg_file_settings', 'select')
 and has_function_privilege('pg_catalog.pg_show_all_file_settings()', 'execute')";
+
+/// The sources of values that apply to some sessions alone, as `pg_settings` names them.
+const SESSION_SOURCES: [&str; 6] =
+    ["global", "database", "user", "database user", "client", "session"];
+/// Settings that `tune` does not change, and that others follow.
+const LEADING_SETTINGS: [&str; 1] = ["vacuum_cost_limit"];
 
 /// The marker of a server that is tuned: the database and ledger rows with the old values.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,6 +127,60 @@ pub(super) async fn auto_conf(client: &Client) -> Result<HashMap<String, String>
     let rows = client.query(sql, &[]).await.map_err(failed)?;
     // If a setting has two lines, the later one counts.
     Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+}
+
+/// Reads all settings as they apply to the server. If the session's role or database sets a value,
+/// the value of the server's files or the default counts instead: other sessions have that one. If
+/// it cannot be read, the setting is left out, and is among the returned names.
+///
+/// # Errors
+/// [`ErrorKind::Server`] if a query fails, [`ErrorKind::Connect`] if the connection fails.
+pub(super) async fn read_server_settings(
+    client: &Client,
+) -> Result<(ServerSettings, Vec<&'static str>)> {
+    let mut unseen = Vec::new();
+    let mut settings = pgspate_target::server::read_settings(client).await?;
+    let is_own = |setting: &ServerSetting| SESSION_SOURCES.contains(&setting.source.as_str());
+    let relevant = TUNED_SETTINGS.into_iter().chain(LEADING_SETTINGS);
+    let own: Vec<_> = relevant.filter(|name| settings.get(*name).is_some_and(is_own)).collect();
+    for name in own {
+        let Some(mut setting) = settings.remove(name) else { continue };
+        match value_of_server(client, name).await? {
+            Some(value) => {
+                setting.value = value;
+                settings.insert(name.to_owned(), setting);
+            }
+            None => unseen.push(name),
+        }
+    }
+    Ok((settings, unseen))
+}
+
+/// Returns the server's value of a setting that the session's role or database sets, in the
+/// setting's unit. Returns `None` if the role may not read the server's files, or may not set the
+/// setting itself.
+async fn value_of_server(client: &Client, name: &str) -> Result<Option<String>> {
+    let failed = || server_error(format!("could not read the server's value of {name}"));
+    let sql = format!("select {MAY_READ}");
+    if !client.query_one(&sql, &[]).await.map_err(failed())?.get::<_, bool>(0) {
+        return Ok(None);
+    }
+    // If a setting has several lines, the last one counts.
+    let sql = "select coalesce((select f.setting from pg_file_settings f \
+                                where lower(f.name) = s.name and f.error is null \
+                                order by f.seqno desc limit 1), s.boot_val, '') \
+               from pg_settings s where s.name = $1";
+    let value: String = client.query_one(sql, &[&name]).await.map_err(failed())?.get(0);
+    // The server converts the value into the setting's unit.
+    client.batch_execute("begin").await.map_err(failed())?;
+    let set = client.query_one("select set_config($1, $2, true)", &[&name, &value]).await;
+    let sql = "select setting from pg_settings where name = $1";
+    let shown = match &set {
+        Ok(_) => client.query_one(sql, &[&name]).await.map(|row| Some(row.get(0))),
+        Err(_) => Ok(None),
+    };
+    client.batch_execute("rollback").await.map_err(failed())?;
+    shown.map_err(failed())
 }
 
 /// Changes a setting in `postgresql.auto.conf`; without a value, removes it.

@@ -153,8 +153,11 @@ impl SettingGoal {
     /// the size is set to its present value, so that it does not grow too.
     fn proposal(&self, now: &ServerSettings, leader_grows: bool) -> Option<SettingProposal> {
         let own = now.get(self.name)?;
-        let leader = self.follows.filter(|_| own.value == "-1");
-        let leader = leader.and_then(|name| Some((name, now.get(name)?)));
+        let leader = match self.follows.filter(|_| own.value == "-1") {
+            // Without the leader's value, nothing is known to be an increase.
+            Some(name) => Some((name, now.get(name)?)),
+            None => None,
+        };
         let effective = leader.map_or(own, |(_, setting)| setting);
         let leader_grows = leader_grows && leader.is_some();
         let number: f64 = effective.value.parse().unwrap_or_default();
@@ -315,6 +318,11 @@ mod tests {
         ];
         assert_eq!(proposed("65536", "200"), usual);
         assert_eq!(proposed("4194304", "10000"), [""; 0]);
+        let mut now = defaults();
+        now.remove("vacuum_cost_limit");
+        let names: Vec<_> =
+            propose(&size, Flavour::Plain, &now).into_iter().map(|it| it.name).collect();
+        assert!(!names.contains(&"autovacuum_vacuum_cost_limit"), "{names:?}");
         // Each worker keeps 512MB and does not get 1GB, the new maintenance_work_mem.
         let kept = ["512MB instead of -1 (maintenance_work_mem, 512MB)"];
         assert_eq!(proposed("524288", "2000"), kept);

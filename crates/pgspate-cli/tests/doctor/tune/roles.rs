@@ -1,6 +1,6 @@
 //! `tune` by roles that are no superusers: the grants that they need, and changes of other roles.
 
-use pgspate_embedded::ThrowawayServer;
+use pgspate_embedded::{ThrowawayServer, testing};
 use serde_json::Value;
 
 use super::{OUTSTANDING, run, server_with_settings, settings_state, start_tune, tune};
@@ -225,4 +225,67 @@ fn an_apply_that_fails_half_way_leaves_nothing() {
     assert_eq!(settings_state(&server), before);
     assert_eq!(ask(&dsn, OUTSTANDING), "0");
     expect_no_finding(&dsn, "not-put-back", "");
+}
+
+/// Others have the server's values. Of three settings, a role or a database has smaller ones.
+#[test]
+fn a_smaller_value_of_a_role_or_a_database_makes_no_setting_smaller() {
+    let server = testing::server(
+        "maintenance_work_mem = 4GB\nvacuum_cost_limit = 9000\n\
+         max_parallel_maintenance_workers = 20",
+    );
+    let dsn = server.dsn();
+    run(
+        &server,
+        "create role tuner superuser login; create role plain login; \
+         alter role tuner set maintenance_work_mem = '64MB'; \
+         alter role plain set maintenance_work_mem = '64MB'; \
+         alter role all set max_parallel_maintenance_workers = 1; \
+         alter database postgres set vacuum_cost_limit = 100",
+    );
+    let before = settings_state(&server);
+    let names = ["maintenance_work_mem", "max_parallel_maintenance_workers"];
+    let kept = [&names[..], &["autovacuum_work_mem", "autovacuum_vacuum_cost_limit"]].concat();
+    let tuner = format!("{dsn} user=tuner");
+    for dsn in [&tuner, &format!("{dsn} user=plain")] {
+        let proposed: Value =
+            serde_json::from_str(&tune(dsn, "--json --memory 16GiB --cpus 8").stdout).unwrap();
+        let proposals = proposed["proposals"].as_array().unwrap();
+        assert!(proposals.iter().any(|it| it["name"] == "max_wal_size"), "{proposed}");
+        assert!(!proposals.iter().any(|it| kept.iter().any(|name| it["name"] == *name)));
+    }
+    // The role `plain` may not read the server's own value.
+    let text = tune(&format!("{dsn} user=plain"), "--memory 16GiB").stdout;
+    assert!(text.contains("warning: maintenance_work_mem: this role or database"), "{text}");
+    let applied = tune(&tuner, "--apply --memory 16GiB --cpus 8");
+    assert_eq!(applied.status, Some(0), "{}", applied.stderr);
+    assert!(!applied.stderr.contains("warning"), "{}", applied.stderr);
+    for name in names {
+        let written = format!(
+            "select count(*) from pg_file_settings where name = '{name}' \
+               and sourcefile like '%auto.conf'"
+        );
+        assert_eq!(ask(&dsn, &written), "0");
+    }
+    assert_eq!(tune(&tuner, "--revert").status, Some(0));
+    assert_eq!(settings_state(&server), before);
+}
+
+/// The role's own value is no value of the server, before `apply` or after `revert`.
+#[test]
+fn the_values_that_are_named_are_those_of_the_server() {
+    let server = testing::server("maintenance_work_mem = 65MB");
+    run(
+        &server,
+        "create role tuner superuser login; alter role tuner set maintenance_work_mem = '2GB'",
+    );
+    let tuner = format!("{} user=tuner", server.dsn());
+    let proposed = tune(&tuner, "--memory 16GiB").stdout;
+    assert!(proposed.contains("maintenance_work_mem  1GB instead of 65MB"), "{proposed}");
+    let applied = tune(&tuner, "--apply --memory 16GiB").stderr;
+    let warning = "maintenance_work_mem was set, but has no effect on this session";
+    assert!(applied.contains(warning), "{applied}");
+    assert_eq!(ask(&server.dsn(), "show maintenance_work_mem"), "1GB");
+    let reverted = tune(&tuner, "--revert").stderr;
+    assert!(reverted.contains("maintenance_work_mem is back at 65MB"), "{reverted}");
 }
