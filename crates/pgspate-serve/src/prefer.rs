@@ -56,11 +56,11 @@ impl Preferences {
         let (mut is_strict, mut unknown) = (false, Vec::new());
         for value in headers.get_all("prefer") {
             let text = value.to_str().unwrap_or("?");
-            for word in text.split([',', ';']).map(str::trim).filter(|word| !word.is_empty()) {
-                match found.apply(word) {
-                    Some(true) => found.applied.push(word.to_owned()),
+            for word in preference_words(text) {
+                match found.apply(&word) {
+                    Some(true) => found.applied.push(word),
                     Some(false) => is_strict = word == "handling=strict",
-                    None => unknown.push(word.to_owned()),
+                    None => unknown.push(word),
                 }
             }
         }
@@ -156,6 +156,28 @@ impl QueryParameters {
     }
 }
 
+/// Returns the preferences of a header in their plain spelling: `Tx = "rollback"` is `tx=rollback`.
+/// Names are in lower case. So are values, as all known values are words.
+fn preference_words(header: &str) -> Vec<String> {
+    let (mut words, mut word) = (Vec::new(), String::new());
+    let (mut is_quoted, mut letters) = (false, header.chars());
+    while let Some(letter) = letters.next() {
+        match letter {
+            '"' => is_quoted = !is_quoted,
+            '\\' if is_quoted => word.extend(letters.next()),
+            ',' | ';' if !is_quoted => words.push(std::mem::take(&mut word)),
+            letter => word.push(letter.to_ascii_lowercase()),
+        }
+    }
+    words.push(word);
+    // Spaces are allowed around a word and around its `=`.
+    let plain = |word: &String| match word.split_once('=') {
+        Some((name, value)) => format!("{}={}", name.trim(), value.trim()),
+        None => word.trim().to_owned(),
+    };
+    words.iter().map(plain).filter(|word| !word.is_empty()).collect()
+}
+
 fn decode(text: &str) -> Result<String, RequestFault> {
     let text = text.replace('+', " ");
     let decoded = percent_decode_str(&text).decode_utf8().map(|text| text.into_owned());
@@ -221,5 +243,14 @@ mod tests {
         assert!(parse("handling=strict, count=exact").is_err());
         assert!(parse("handling=strict, missing=default").unwrap().missing_is_default);
         assert!(parse("tx=rollback").is_err());
+    }
+
+    #[test]
+    fn spellings_of_a_preference_are_equal() {
+        for text in ["missing=\"default\"", "Missing = default", " MISSING=\"de\\fault\" ; x"] {
+            assert_eq!(preference_words(text)[0], "missing=default", "{text}");
+        }
+        let several = "a=\"b, c; d\",, E ;f=\"\"";
+        assert_eq!(preference_words(several), ["a=b, c; d", "e", "f="]);
     }
 }

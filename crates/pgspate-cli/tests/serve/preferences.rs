@@ -119,3 +119,26 @@ fn unknown_preferences_are_refused_if_handling_is_strict() {
     let answer = scene.post_prefer(ROWS, "handling=lenient, count=exact, tx=commit", body);
     assert_eq!((answer.status, answer.header("preference-applied")), (201, "tx=commit"));
 }
+
+/// RFC 7240: names are the same in any case, a word is the same in quotes, and spaces around `=` do
+/// not matter.
+#[test]
+fn a_preference_has_several_spellings() {
+    let scene = ServeScene::new(&[]);
+    for prefer in
+        ["tx=rollback", "tx=\"rollback\"", "TX=rollback", "tx = rollback", "a;Tx=rollback"]
+    {
+        let answer = scene.post_prefer(ROWS, prefer, r#"{"id":1,"name":"a"}"#);
+        assert_eq!((answer.status, answer.code().as_str()), (400, "invalid_prefer"), "{prefer}");
+    }
+    assert_eq!(scene.value("select count(*) from account"), "0");
+    let path = "/tables/account/rows?columns=id,name,balance";
+    for (id, prefer) in
+        [(1, "missing=\"default\""), (2, "Missing=default"), (3, "missing = default")]
+    {
+        let body = format!(r#"{{"id":{id},"name":"a"}}"#);
+        let answer = scene.post_prefer(path, prefer, &body);
+        assert_eq!(answer.header("preference-applied"), "missing=default", "{prefer}");
+        assert_eq!(scene.value(&format!("select balance from account where id = {id}")), "7.00");
+    }
+}
