@@ -83,14 +83,9 @@ impl<'a> NightWatcher<'a> {
 
     /// Waits until the night's sessions have ended: a session publishes its counters when it ends.
     fn wait_for_sessions(&self) -> Result<()> {
-        let sql = "select count(*) from pg_stat_activity \
-                   where datname = current_database() and usename = current_user \
-                     and application_name like 'pgspate%' \
-                     and application_name not like 'pgspate lab%'";
         let began = Instant::now();
         while began.elapsed() < COUNT_LIMIT {
-            let left = number(&self.connection, "look for sessions", sql);
-            if self.context.block_on(left)? == 0 {
+            if self.context.block_on(later_sessions(&self.connection))? == 0 {
                 break;
             }
             self.pause()?;
@@ -103,5 +98,44 @@ impl<'a> NightWatcher<'a> {
             tokio::time::sleep(Duration::from_millis(50)).await;
             Ok(())
         })
+    }
+}
+
+/// Returns the number of pgspate's sessions that began after this one: those of the nights. The
+/// lab's own sessions of a trial are open before the watcher's. Their names tell nothing: on the
+/// user's server all sessions of a trial have the lab's name.
+async fn later_sessions(watcher: &Connection) -> Result<i64> {
+    let sql = "select count(*) from pg_stat_activity \
+               where datname = current_database() and usename = current_user \
+                 and application_name like 'pgspate%' \
+                 and backend_start > (select backend_start from pg_stat_activity \
+                                      where pid = pg_backend_pid())";
+    number(watcher, "look for sessions", sql).await
+}
+
+#[cfg(test)]
+mod tests {
+    use pgspate::target::connect::{Dsn, Environment};
+    use pgspate_embedded::testing;
+
+    use super::*;
+    use crate::context::SESSION;
+
+    /// On the user's server, the sessions of `pgspate sync` have the lab's name.
+    #[test]
+    fn the_watcher_waits_for_sessions_of_any_name() {
+        let database = testing::database();
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        runtime.block_on(async {
+            let dsn = Dsn::resolve(Some(&database.dsn()), &Environment::default()).unwrap();
+            let dsn = dsn.unwrap().with_application_name(SESSION);
+            let counters = dsn.connect(SESSION).await.unwrap();
+            let watcher = dsn.connect(SESSION).await.unwrap();
+            assert_eq!(later_sessions(&watcher).await.unwrap(), 0);
+            let night = dsn.connect("pgspate sync").await.unwrap();
+            assert_eq!(later_sessions(&watcher).await.unwrap(), 1);
+            night.close().await;
+            counters.close().await;
+        });
     }
 }
