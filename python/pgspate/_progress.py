@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import html
+import os
+import shutil
 import sys
 import time
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -124,31 +126,43 @@ class _ProgressText:
         self.activity = activity
         self.started = time.monotonic()
 
-    def format(self, now: Progress) -> str:
-        rows = counted(now.rows, "row")
+    def format(self, now: Progress, share: float | None = None) -> str:
+        """Returns the line: what matters most comes first."""
+        parts = [self.activity, counted(now.rows, "row")]
         if now.phase:
-            return f"{self.activity}  {rows}  {now.phase}"
+            return "  ".join([*parts, now.phase])
         seconds = max(time.monotonic() - self.started, 1e-3)
-        text = f"{self.activity}  {rows}  {now.rows / seconds:,.0f} rows/s"
+        parts.append(f"{now.rows / seconds:,.0f} rows/s")
+        if share is not None:
+            parts.append(f"{share:.0%}")
         if now.lanes:
-            text += f"  {counted(now.lanes, 'lane')}"
+            parts.append(counted(now.lanes, "lane"))
         if now.waiting:
-            text += f"  waiting on: {now.waiting}"
-        return text
+            parts.append(f"waiting on: {now.waiting}")
+        return "  ".join(parts)
 
 
 class _TerminalLine(_ProgressText):
     """A line on a terminal, which is overwritten with each progress."""
 
     def __call__(self, now: Progress) -> None:
-        share = now.share
-        text = self.format(now) + (f"  {share:.0%}" if share is not None else "")
+        # A longer line would continue on the next one, where it cannot be overwritten.
+        text = self.format(now, now.share)[:_terminal_width() - 1]
         sys.stderr.write(f"\r{text}\x1b[K")
         sys.stderr.flush()
 
     def close(self, is_done: bool) -> None:
         sys.stderr.write("\r\x1b[K")
         sys.stderr.flush()
+
+
+def _terminal_width() -> int:
+    """Returns the number of columns of the terminal. The terminal's window may be resized."""
+    with suppress(OSError, ValueError):
+        # The standard output, at which `shutil` looks, may be a file.
+        if columns := os.get_terminal_size(sys.stderr.fileno()).columns:
+            return columns
+    return shutil.get_terminal_size().columns
 
 
 class _NotebookBar(_ProgressText):
