@@ -29,6 +29,8 @@ class WrittenColumn(NamedTuple):
         convert: Function of the column's type that converts a value for the driver, if any.
         make_default: Function that returns the value of a row without one, if there is one.
         replaces_none: Whether a row with None gets the default, too.
+        is_left_out: Whether a session leaves the column out of an INSERT without a value. Then the
+            type does not convert the None of such a row.
     """
 
     name: str
@@ -36,6 +38,7 @@ class WrittenColumn(NamedTuple):
     convert: Callable[[Any], Any] | None
     make_default: Callable[[_RowContext], Any] | None
     replaces_none: bool = False
+    is_left_out: bool = False
 
 
 def refuse_other_tables(expression: Any, table: sa.FromClause) -> None:
@@ -114,7 +117,9 @@ def written_column(
     if mapper_value is not None:
         make: Callable[[_RowContext], Any] = lambda _: mapper_value.make()
         return WrittenColumn(name, column.key, convert, make, mapper_value.replaces_none)
-    return WrittenColumn(name, column.key, convert, _default_maker(column, changes_rows))
+    default = _default_maker(column, changes_rows)
+    is_left_out = column.type.should_evaluate_none
+    return WrittenColumn(name, column.key, convert, default, is_left_out=is_left_out)
 
 
 def _default_maker(
@@ -140,6 +145,41 @@ def _default_maker(
         hint = "Give each row a value, or write the rows that have none by a call of their own."
         return _refuse(message + "whose default the server makes, but another row has one", hint)
     return None
+
+
+def has_value(column: sa.Column[Any], dialect: PGDialect, *, of_objects: bool) -> bool:
+    """Returns whether the model has a value that the table does not have itself.
+
+    This is for a column that no row has. `of_objects` means that some rows are objects.
+    """
+    default: Any = column.default
+    if default is None:
+        return of_objects and _replaces_null(column, dialect)
+    if default.is_scalar or default.is_callable:
+        return True
+    stored: Any = getattr(column.server_default, "arg", None)
+    if column.server_default is None or default.is_sequence:
+        return column.server_default is None
+    return not hasattr(stored, "compile") or str(default.arg.compile(dialect=dialect)) != str(
+        stored.compile(dialect=dialect)
+    )
+
+
+def _replaces_null(column: sa.Column[Any], dialect: PGDialect) -> bool:
+    """Returns whether a column's type makes a value of the None that a session sends.
+
+    A session sends None for an attribute of a new object that is not set and has no default.
+    """
+    if column.primary_key or column.server_default is not None or column.type.should_evaluate_none:
+        return False
+    convert = column.type.dialect_impl(dialect).bind_processor(dialect)
+    if convert is None:
+        return False
+    try:
+        return convert(None) is not None
+    except Exception:
+        # The first row raises the error again, with its place.
+        return True
 
 
 def is_made_by_server(column: sa.Column[Any]) -> bool:
@@ -179,13 +219,14 @@ def tuple_maker(
         number = next(numbers)
         row = list(map(values.get, names))
         context: _RowContext | None = None
-        for nth, (name, key, convert, make_default, replaces_none) in special:
+        for nth, (name, key, convert, make_default, replaces_none, is_left_out) in special:
             if name not in values or (replaces_none and row[nth] is None):
-                if make_default is None:
+                if make_default is not None:
+                    if context is None:
+                        context = _RowContext(dict(zip(keys, map(values.get, names))))
+                    row[nth] = context.current_parameters[key] = make_default(context)
+                elif is_left_out:
                     continue
-                if context is None:
-                    context = _RowContext(dict(zip(keys, map(values.get, names))))
-                row[nth] = context.current_parameters[key] = make_default(context)
             if convert is not None:
                 # Some types convert None to another value.
                 try:
@@ -244,12 +285,33 @@ def refuse_repeated(rows: Sequence[Any]) -> None:
         raise UsageError(message, hint="Give each row as an object of its own, or as a dict.")
 
 
+def unwritable_error(
+    name: str, row: Any, columns: Mapping[str, sa.Column[Any]], table_sql: str
+) -> UsageError:
+    """Returns the error for an attribute of a row that is no column, or a generated one."""
+    if name in columns:
+        message = f'a row has a value for "{name}", which the server computes'
+        return UsageError(message, hint="Leave this attribute out of the rows.")
+    if isinstance(row, dict):
+        return UsageError(f'"{name}" is no attribute of {table_sql}')
+    message = f'an object of class {type(row).__name__} has "{name}", which the model lacks'
+    return UsageError(message, hint="Write the objects of each class by their own call.")
+
+
 def is_new(row: Any) -> bool:
     """Returns whether a row is an object that no session has stored or loaded.
 
     None of such an object stands for no value. None of a stored object is NULL.
     """
     return not isinstance(row, dict) and instance_state(row).key is None
+
+
+def is_set_by_program(row: Any, name: str) -> bool:
+    """Returns whether an object has a value that a session would send, other than a loaded one."""
+    state = instance_state(row)
+    if state.key is None:
+        return instance_dict(row).get(name) is not None
+    return name in state.committed_state
 
 
 @lru_cache(maxsize=64)

@@ -13,6 +13,7 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
+from functools import cached_property
 from itertools import chain, count, islice
 from typing import TYPE_CHECKING, Any
 
@@ -32,14 +33,17 @@ from ._errors import PlanError, UsageError
 from ._mapper_values import MapperValue, mapper_values, refuse_shared_table
 from ._model_tuples import (
     column_attributes,
+    has_value,
     is_loaded,
     is_made_by_server,
     is_new,
+    is_set_by_program,
     refuse_other_input,
     refuse_other_tables,
     refuse_repeated,
     stored_values,
     tuple_maker,
+    unwritable_error,
     value_dialect,
     with_array_casts,
     written_column,
@@ -89,7 +93,8 @@ def load(
     If a row does not have an attribute, its column gets the default of the model. A default that is
     an SQL expression is an error, unless it is also the table's and no row has the attribute.
     Without a default, the column is NULL if other rows have the attribute; if no row has it, the
-    column gets the default of the table.
+    column gets the default of the table. A type that stores None as a value replaces such a NULL.
+    A value for a generated column is an error.
 
     A foreign key gets the key of the object to which its relationship leads. With ``within=``, a
     list of objects is saved with all new objects that their relationships lead to: parents first.
@@ -492,8 +497,8 @@ class _ModelTable:
         written = [
             (name, column)
             for name, column in self.columns.items()
-            if column.computed is None
-            and (name in attributes or self._has_value_without_row(name, column))
+            if name in attributes
+            or self._has_value_without_row(name, column, bool(classes))
         ]
         if not written:
             hint = "Give each row at least one value, which may be None."
@@ -512,9 +517,7 @@ class _ModelTable:
             for it in columns
         ]
         of_object = tuple_maker(without_none, numbers)
-        # Generated columns are not written, even if a row has a value for them.
         known = attributes.union(name for name, _ in written)
-        known.update(name for name, column in self.columns.items() if column.computed is not None)
 
         # The loop above has read all rows of a list, so an object of this class needs no check.
         unchecked_class = self.cls if row_list is not None else None
@@ -535,34 +538,25 @@ class _ModelTable:
             return names, list(tuples(row_list))
         return names, tuples(chain(first_rows, rest))
 
-    def _has_value_without_row(self, name: str, column: sa.Column[Any]) -> bool:
+    @cached_property
+    def generated(self) -> frozenset[str]:
+        """The attributes of columns whose values the server computes."""
+        return frozenset(name for name, it in self.columns.items() if it.computed is not None)
+
+    def _has_value_without_row(self, name: str, column: sa.Column[Any], of_objects: bool) -> bool:
         """Returns whether the model has a value that the table does not have itself."""
         if name in self.mapper_values:
             return not self.mapper_values[name].is_left_to_table
-        if self.changes_rows:
-            return False
-        default: Any = column.default
-        if default is None or default.is_scalar or default.is_callable:
-            return default is not None
-        stored: Any = getattr(column.server_default, "arg", None)
-        if column.server_default is None or default.is_sequence:
-            return column.server_default is None
-        return not hasattr(stored, "compile") or str(
-            default.arg.compile(dialect=self.dialect)
-        ) != str(stored.compile(dialect=self.dialect))
+        return not self.changes_rows and has_value(column, self.dialect, of_objects=of_objects)
 
     def _add_attributes(self, attributes: set[str], values: dict[str, Any], row: Any) -> None:
-        """Adds the attributes of a row to `attributes`. Raises an error for unknown ones."""
+        """Adds the attributes of a row to `attributes`. Raises an error for unwritable ones."""
         if values.keys() <= attributes:
             return
         attributes.update(values)
         for name in values:
-            if name in self.columns:
-                continue
-            if isinstance(row, dict):
-                raise UsageError(f'"{name}" is no attribute of {self.table_sql}')
-            message = f'an object of class {type(row).__name__} has "{name}", which the model lacks'
-            raise UsageError(message, hint="Write the objects of each class by their own call.")
+            if name not in self.columns or name in self.generated:
+                raise unwritable_error(name, row, self.columns, self.table_sql)
 
     def _fail_on_new_attributes(self, names: Set[str], row: Any) -> None:
         """Raises an error for attributes that none of the first rows of an iterator has."""
@@ -583,6 +577,7 @@ class _ModelTable:
             name: values[name]
             for name in names
             if name in values and (values[name] is not None or name not in left_out)
+            and (name not in self.generated or is_set_by_program(row, name))
         }
 
 

@@ -140,6 +140,7 @@ def test_none_is_stored_as_its_type_converts_it(engine, within):
     none = dict.fromkeys(["flag", "either", "plain", "kept"])
     with orm.Session(engine) as session:
         session.add(Fact(id=0, **none))
+        session.add(Fact(id=-1, either=sa.JSON.NULL, plain=sa.JSON.NULL))
         rows = [Fact(id=1, **none), Fact(id=2, flag="yes", either=[], plain=[])]
         rows.append(Fact(id=3, either=sa.JSON.NULL, plain=sa.JSON.NULL))
         more = {"within": session} if within else {}
@@ -149,9 +150,10 @@ def test_none_is_stored_as_its_type_converts_it(engine, within):
         session.commit()
     with engine.connect() as connection:
         sql = "select flag, either::text, plain::text, kept from facts order by id"
-        theirs, *ours = connection.exec_driver_sql(sql).fetchall()
+        unset, theirs, *ours = connection.exec_driver_sql(sql).fetchall()
     assert theirs == ("unknown", "null", None, "unknown")
-    assert ours == [theirs, ("yes", "[]", "[]", "unknown"), (None, "null", "null", "unknown")]
+    assert unset == ("unknown", "null", "null", "unknown")
+    assert ours == [theirs, ("yes", "[]", "[]", "unknown"), unset]
     (order,) = orders(engine)
     assert [getattr(order, name) for name in FULL] == [1, None, None, None, None, None, None, None]
 

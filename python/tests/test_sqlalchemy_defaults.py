@@ -235,3 +235,113 @@ def test_a_sync_does_not_replace_values_by_defaults(engine, kind, is_within):
     assert found == [(1, "v2", *kept), (3, None, "new", "made", DAY, 1)]
     _, found = sync([{"id": 1, "status": None}, {"id": 3, "status": "t"}], no_delete=True)
     assert found == [(1, "v2", None, *kept[1:]), (3, None, "t", "made", DAY, 1)]
+
+
+@pytest.fixture(params=["load", "within", "stream", "sync", "sync within"])
+def write(request, engine):
+    """A function that writes rows of a model in a transaction of its own."""
+
+    def write(model, rows):
+        with orm.Session(engine) as session:
+            within = {"within": session} if "within" in request.param else {}
+            if "sync" in request.param:
+                pgspate.sqlalchemy.sync(session, model, rows, no_delete=True, **within)
+            else:
+                given = iter(rows) if request.param == "stream" else rows
+                pgspate.sqlalchemy.load(session, model, given, **within)
+            session.commit()
+
+    return write
+
+
+def test_a_value_for_a_generated_column_is_refused_unless_it_was_loaded(engine, write):
+    class Base(orm.DeclarativeBase):
+        pass
+
+    class Part(Base):
+        __tablename__ = "parts"
+        id = orm.mapped_column(sa.Integer, primary_key=True)
+        n = orm.mapped_column(sa.Integer)
+        twice = orm.mapped_column("g", sa.Integer, sa.Computed("n * 2", persisted=True))
+
+    Base.metadata.create_all(engine)
+    reflected = sa.Table("parts", sa.MetaData(), autoload_with=engine)
+    with orm.Session(engine) as session:
+        session.add(Part(id=7, n=70))
+        session.commit()
+        session.scalars(sa.select(Part)).one().twice = 1
+        changed = session.scalars(sa.select(Part).execution_options(autoflush=False)).one()
+        session.expunge(changed)
+    for model, name, row in [
+        (Part, "twice", {"id": 1, "n": 5, "twice": 3}),
+        (Part, "twice", {"id": 1, "n": 5, "twice": None}),
+        (Part, "twice", Part(id=1, n=5, twice=3)),
+        (Part, "twice", changed),
+        (reflected, "g", {"id": 1, "n": 5, "g": 10}),
+    ]:
+        message = f'a row has a value for "{name}", which the server computes'
+        with pytest.raises(pgspate.UsageError, match=message) as refused:
+            write(model, [row])
+        assert "Leave this attribute out" in refused.value.hint
+        if isinstance(row, dict):
+            first = {key: value for key, value in row.items() if key != name}
+            with pytest.raises(pgspate.UsageError, match=message):
+                write(model, [*({**first, "id": nth} for nth in range(1100)), row])
+
+    # A session does not send these either.
+    with orm.Session(engine) as session:
+        loaded = session.scalars(sa.select(Part)).one()
+        assert loaded.twice == 140
+        session.expunge(loaded)
+        session.execute(sa.delete(Part))
+        session.commit()
+    write(Part, [Part(id=1, n=5, twice=None), loaded, Part(id=2, n=6)])
+    write(reflected, [{"id": 3, "n": 8}])
+    with orm.Session(engine) as session:
+        assert session.execute(sa.select(Part.__table__).order_by(Part.id)).all() == [
+            (1, 5, 10), (2, 6, 12), (3, 8, 16), (7, 70, 140)]
+
+
+def test_a_type_writes_the_none_of_attributes_that_are_not_set(engine):
+    class Known(sa.types.TypeDecorator):
+        impl = sa.Text
+        cache_ok = True
+
+        def process_bind_param(self, value, dialect):
+            return "unknown" if value is None else value
+
+    class Base(orm.DeclarativeBase):
+        pass
+
+    class Part(Base):
+        __tablename__ = "parts"
+        id = orm.mapped_column(sa.Integer, primary_key=True)
+        name = orm.mapped_column(Known)
+        kind = orm.mapped_column(Known, server_default="bolt")
+        facts = orm.mapped_column(sa.JSON)
+
+    Base.metadata.create_all(engine)
+    values = [[{}], [{"name": "x", "facts": 1}, {}], [{"name": None}]]
+    stored = sa.select(Part.name, Part.kind, sa.cast(Part.facts, sa.Text)).order_by(Part.id)
+    with orm.Session(engine) as session:
+        def written(write, as_rows):
+            session.execute(sa.delete(Part))
+            session.commit()
+            for group in values:
+                write([as_rows(**row) for row in group])
+                session.commit()
+            return session.execute(stored).all()
+
+        def load(rows):
+            pgspate.sqlalchemy.load(session, Part, rows)
+
+        def load_within(rows):
+            pgspate.sqlalchemy.load(session, Part, iter(rows), within=session)
+
+        by_session = written(session.add_all, Part)
+        assert by_session == [("unknown", "bolt", None), ("x", "bolt", "1"),
+                              ("unknown", "bolt", None), ("unknown", "bolt", None)]
+        assert written(load, Part) == written(load_within, Part) == by_session
+        # The first dict has no names at all, so this column is left to the table.
+        values[0] = [{"id": 0}]
+        assert written(load, dict) == [(None, "bolt", None), *by_session[1:]]
