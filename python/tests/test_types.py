@@ -535,3 +535,28 @@ def test_arrays_of_numpy_in_a_list_are_dimensions_of_an_array(db, dsn):
     found = db.execute("select a::text, f::text, j::text from t order by id").fetchall()
     assert found == [("{{1,2},{3,4}}", "{{0.1}}", '{"[1, 2]","[3, 4]"}'),
                      ("{{{1},{2}}}", None, None)]
+
+
+MOMENT = dt.datetime(2024, 1, 2, 3, 4, 5, tzinfo=EAST)
+
+
+@pytest.mark.parametrize("value, column, ours, theirs", [
+    (MOMENT, "text", "2024-01-02 03:04:05+05:30", "2024-01-01 21:34:05+00"),
+    (MOMENT, "timetz", "03:04:05+05:30", "21:34:05+00"),
+    (dt.timedelta(hours=30), "text", "1 days 06:00:00", "1 day 06:00:00"),
+    (dt.timedelta(hours=30), "time", None, "06:00:00"),
+    (dt.timedelta(hours=-1), "time", None, "23:00:00"),
+    (ipaddress.ip_address("10.0.0.1"), "text", "10.0.0.1", "10.0.0.1/32"),
+    (ipaddress.ip_interface("10.0.0.1/8"), "cidr", None, "10.0.0.0/8"),
+])
+def test_values_that_psycopg_stores_in_another_way(db, dsn, value, column, ours, theirs):
+    """These are the exceptions that the page on Python names."""
+    db.execute(f"create table t (a {column}); set timezone = 'UTC'")
+    db.execute("insert into t values (%s)", [value])
+    assert db.execute("delete from t returning a::text").fetchall() == [(theirs,)]
+    if ours is None:
+        with pytest.raises(pgspate.ServerError, match="invalid"):
+            pgspate.load([(value,)], "t", to=dsn)
+    else:
+        pgspate.load([(value,)], "t", to=dsn)
+        assert db.execute("select a::text from t").fetchall() == [(ours,)]
