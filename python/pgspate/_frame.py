@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from ._errors import ConversionError, UsageError
@@ -86,10 +86,9 @@ def _with_plain_values(frame: Any) -> Any:
     """Returns the frame with plain columns in place of sparse ones and of some categories.
 
     pyarrow refuses sparse columns. It would change some categories that are objects, such as `UUID`
-    and `Decimal`.
+    and `Decimal`. pandas does not compare a signaling NaN of `Decimal`.
     """
     from pandas import SparseDtype
-    from pandas.api.types import infer_dtype
 
     made = None
     for nth in range(frame.shape[1]):
@@ -98,13 +97,34 @@ def _with_plain_values(frame: Any) -> Any:
         if isinstance(values.dtype, SparseDtype):
             plain = values.sparse.to_dense()
         elif (categories is not None and categories.dtype == object
-                and infer_dtype(categories, skipna=False) not in _PLAIN_KINDS):
+                and not _are_plain_objects(categories)):
             plain = values.astype(object)
         else:
+            plain = values
+        if plain.dtype == object and _has_signaling_nan(plain):
+            plain = _with_quiet_nans(plain)
+        if plain is values:
             continue
         made = frame.copy(deep=False) if made is None else made
         made.isetitem(nth, plain)
     return frame if made is None else made
+
+
+def _has_signaling_nan(values: Any) -> bool:
+    try:
+        values.isna()
+    except InvalidOperation:
+        return True
+    return False
+
+
+def _with_quiet_nans(values: Any) -> Any:
+    """Returns a column of objects with NaN in place of signaling NaNs, as rows are stored."""
+    from pandas import Series
+
+    quiet = [Decimal("NaN") if isinstance(value, Decimal) and value.is_snan() else value
+             for value in values]
+    return Series(quiet, index=values.index, name=values.name, dtype=object)
 
 
 def _is_plain(values: Any, column: str) -> bool:
@@ -112,8 +132,6 @@ def _is_plain(values: Any, column: str) -> bool:
 
     Raises `ConversionError` if the column's values have no common type.
     """
-    from pandas.api.types import infer_dtype
-
     categories = getattr(values.dtype, "categories", None)
     dtype = values.dtype if categories is None else categories.dtype
     if categories is not None or dtype != object:
@@ -123,7 +141,7 @@ def _is_plain(values: Any, column: str) -> bool:
             raise ConversionError(message, hint=_convert_hint(column), place={"column": column})
         return True
     present = values[_has_value(values)]
-    if infer_dtype(present, skipna=False) in _PLAIN_KINDS:
+    if _are_plain_objects(present):
         return True
     classes = {type(value) for value in present}
     families = {_family(cls) for cls in classes}
@@ -132,6 +150,15 @@ def _is_plain(values: Any, column: str) -> bool:
         message = f'column "{column}" has values of different types: {names}'
         raise ConversionError(message, hint=_convert_hint(column), place={"column": column})
     return families == {"nested"} and _are_arrays_of_one_class(values)
+
+
+def _are_plain_objects(values: Any) -> bool:
+    """Returns whether pyarrow converts objects as they are, of which none is missing."""
+    from pandas.api.types import infer_dtype
+
+    kind = infer_dtype(values, skipna=False)
+    # pyarrow would widen floats of 32 bits among others, and so change their digits.
+    return kind in _PLAIN_KINDS and (kind != "floating" or len(set(map(type, values))) == 1)
 
 
 def _has_value(values: Any) -> Any:
@@ -154,10 +181,12 @@ def _are_arrays_of_one_class(values: Any) -> bool:
     for value in values[values.notna()]:
         if isinstance(value, (dict, set, frozenset)):
             return False
-        # An array of numpy has one class for all items.
-        items = value.ravel()[:1].tolist() if hasattr(value, "ravel") else value
         if hasattr(value, "ndim") and value.ndim != 1:
             return False
+        items = value
+        if hasattr(value, "ravel"):
+            # An array of numpy has one class for all items, unless they are objects.
+            items = (value if value.dtype == object else value.ravel()[:1]).tolist()
         if not _add_classes(items, 0, found):
             return False
     # The lists of each depth have items of one class.

@@ -446,3 +446,43 @@ def test_sparse_columns_are_loaded_as_their_values(db, dsn, way):
         "c": pandas.arrays.SparseArray([True, False, False]),
     }), "t", to=dsn)
     assert stored(db) == [(0, 0, None, True), (1, 5, 1.5, False), (2, 0, None, False)]
+
+
+@pytest.mark.parametrize("others", [[0.5], [numpy.float64(0.5)], [numpy.float16(0.5), None]])
+def test_floats_of_different_widths_keep_their_digits(db, dsn, way, others):
+    db.execute("create table t (id int, n numeric, v text)")
+    values = pandas.Series([numpy.float32(0.1), *others], dtype=object)
+    for column in (values, pandas.Series(pandas.Categorical(
+            values, pandas.Index(values.dropna(), dtype=object)))):
+        pgspate.load(pandas.DataFrame({"id": range(len(values)), "n": column, "v": column}), "t",
+                     to=dsn)
+        found = db.execute("delete from t returning id, n::text, v").fetchall()
+        assert sorted(found)[:2] == [(0, "0.1", "0.1"), (1, "0.5", "0.5")]
+
+
+def test_arrays_of_objects_keep_all_their_items(db, dsn, way):
+    db.execute("create table t (id int, j jsonb, t timestamp[])")
+    moment = dt.datetime(2020, 1, 1, 5, 6)
+    cells = {"j": [[None, {"a": 1}], [None, {"b": 2}]],
+             "t": [[None, dt.date(2020, 1, 1), moment], [None, moment]]}
+    arrays = {}
+    for name, lists in cells.items():
+        arrays[name] = pandas.Series([None] * 2, dtype=object)
+        for row, items in enumerate(lists):
+            arrays[name][row] = numpy.array(items, dtype=object)
+    pgspate.load(pandas.DataFrame({"id": range(2), **arrays}), "t", to=dsn)
+    midnight = dt.datetime(2020, 1, 1)
+    assert stored(db) == [(0, cells["j"][0], [None, midnight, moment]),
+                          (1, cells["j"][1], [None, moment])]
+
+
+def test_a_signaling_nan_is_stored_as_in_rows(db, dsn, way):
+    values = [Decimal("sNaN"), Decimal("1.5"), None, Decimal("-sNaN")]
+    given = pandas.Series(values, dtype=object)
+    pgspate.load(pandas.DataFrame({"id": range(4), "n": given}), "t", create=True, to=dsn)
+    rows = [{"id": nth, "n": value} for nth, value in enumerate(values)]
+    pgspate.load(rows, "by_rows", create=True, to=dsn)
+    found = stored(db, "select n::text from t order by id")
+    assert found == [("NaN",), ("1.5",), (None,), ("NaN",)]
+    assert stored(db, "select n::text from by_rows order by id") == found
+    assert given[0].is_snan()
