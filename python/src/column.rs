@@ -14,7 +14,8 @@ use pyo3::prelude::*;
 use crate::classes::{ClassCache, ValueClass};
 use crate::kept::check_is_kept;
 use crate::rows::RowFault;
-use crate::value_text::{TextTarget, ValueTextWriter, long_int_text, text_of_str, timedelta_parts};
+use crate::time_text::timedelta_parts;
+use crate::value_text::{TextTarget, ValueTextWriter, long_int_text, text_of_str};
 
 /// The result of `date.toordinal` for 1970-01-01.
 const EPOCH_ORDINAL: i64 = 719_163;

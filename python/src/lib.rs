@@ -24,6 +24,7 @@ mod record_rows;
 mod rows;
 mod server;
 mod shape;
+mod time_text;
 mod value_text;
 mod writer;
 

@@ -15,14 +15,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyInt, PyString};
 
 use crate::classes::{ClassCache, ValueClass};
-use crate::numpy_values::{
-    is_narrow_float, numpy_items, rounded_micros, timedelta_micros, widened,
-};
+use crate::numpy_values::{is_narrow_float, numpy_items, timedelta_micros, widened};
 use crate::rows::RowFault;
+use crate::time_text::{write_datetime, write_interval, write_time, write_timedelta};
 
 /// The most dimensions of a PostgreSQL array.
 const ARRAY_DIMENSIONS_MAX: usize = 6;
-const DAY_MICROS: i128 = 86_400_000_000;
 
 /// The kind of a column's type, which decides how values are written as text.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -180,6 +178,9 @@ impl ValueTextWriter {
             _ => keeps_float_width(to),
         };
         let is_narrow = keeps_width && is_narrow_float(value)?;
+        if is_narrow && *to == TextTarget::Bytes {
+            return Err(no_bytes_fault(value)?);
+        }
         if is_narrow && *to == TextTarget::Json {
             return self.write_json(value, out).map(|()| true);
         }
@@ -365,97 +366,6 @@ fn write_decimal(
     Ok(())
 }
 
-/// Writes a datetime. For a column without time zone, converts a datetime with a zone to UTC, as
-/// Arrow does. The server would ignore the zone.
-fn write_datetime(
-    classes: &ClassCache,
-    value: &Bound<'_, PyAny>,
-    to: &TextTarget,
-    out: &mut String,
-) -> Result<(), RowFault> {
-    let py = value.py();
-    if matches!(to, TextTarget::DateOrTime | TextTarget::Timestamp)
-        && !value.getattr("tzinfo")?.is_none()
-    {
-        let utc = value.call_method1("astimezone", (classes.utc(py),))?;
-        let text = datetime_text(&utc)?;
-        out.push_str(text.strip_suffix("+00:00").unwrap_or(&text));
-        return Ok(());
-    }
-    out.push_str(&datetime_text(value)?);
-    Ok(())
-}
-
-/// Returns the text of a datetime. The function `str` of a subclass may return another text.
-fn datetime_text(value: &Bound<'_, PyAny>) -> PyResult<String> {
-    value.call_method1(intern!(value.py(), "isoformat"), (" ",))?.extract()
-}
-
-/// Returns the days, seconds and microseconds of a timedelta.
-pub(crate) fn timedelta_parts(value: &Bound<'_, PyAny>) -> PyResult<(i64, i64, i64)> {
-    let py = value.py();
-    let days = value.getattr(intern!(py, "days"))?.extract()?;
-    let seconds = value.getattr(intern!(py, "seconds"))?.extract()?;
-    Ok((days, seconds, value.getattr(intern!(py, "microseconds"))?.extract()?))
-}
-
-/// Writes a timedelta. A subclass may have nanoseconds, and pendulum's durations have months.
-fn write_timedelta(
-    classes: &ClassCache,
-    value: &Bound<'_, PyAny>,
-    out: &mut String,
-) -> Result<(), RowFault> {
-    let (days, seconds, micros) = timedelta_parts(value)?;
-    if classes.is_plain_timedelta(value) {
-        write_interval(micros_of(days, seconds, micros), out);
-        return Ok(());
-    }
-    let part = |name: &str| {
-        PyResult::Ok(match value.getattr_opt(name)? {
-            Some(part) => part.extract::<i64>()?,
-            None => 0,
-        })
-    };
-    // The months between two times are among the days of their exact difference.
-    let is_difference = value.hasattr(intern!(value.py(), "start"))?;
-    let (years, months) = if is_difference { (0, 0) } else { (part("years")?, part("months")?) };
-    if (years, months) != (0, 0) {
-        let _ = write!(out, "{} mons ", years * 12 + months);
-    }
-    let micros = micros_of(days - years * 365 - months * 30, seconds, micros);
-    write_interval(
-        match part("nanoseconds")? {
-            0 => micros,
-            nanos => rounded_micros(micros * 1_000 + i128::from(nanos), 1_000_000_000),
-        },
-        out,
-    );
-    Ok(())
-}
-
-fn micros_of(days: i64, seconds: i64, micros: i64) -> i128 {
-    i128::from(days * 86_400 + seconds) * 1_000_000 + i128::from(micros)
-}
-
-/// Writes microseconds as PostgreSQL prints intervals. Days are not converted to hours, because a
-/// day of PostgreSQL does not always have 24 hours.
-fn write_interval(micros: i128, out: &mut String) {
-    let days = micros.div_euclid(DAY_MICROS);
-    let micros = micros.rem_euclid(DAY_MICROS);
-    let (seconds, micros) = (micros / 1_000_000, micros % 1_000_000);
-    if days != 0 {
-        let _ = write!(out, "{days} days ");
-        if days < 0 {
-            out.push('+');
-        }
-    }
-    let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
-    let _ = write!(out, "{hours:02}:{minutes:02}:{:02}", seconds % 60);
-    if micros != 0 {
-        let _ = write!(out, ".{micros:06}");
-    }
-}
-
 fn write_uuid(value: &Bound<'_, PyAny>, out: &mut String) -> Result<(), RowFault> {
     let bits: u128 = value.getattr("int")?.extract()?;
     let part = |shift: u32, mask: u128| (bits >> shift) & mask;
@@ -503,20 +413,6 @@ fn write_bytes(
         },
         _ => Err(wrong_column_fault("bytes", "bytea")),
     }
-}
-
-/// Writes a time. A zone such as Europe/Berlin has no offset without a date, and `str()` would
-/// leave the zone out.
-fn write_time(value: &Bound<'_, PyAny>, out: &mut String) -> Result<(), RowFault> {
-    let py = value.py();
-    let has_zone = !value.getattr(intern!(py, "tzinfo"))?.is_none();
-    if has_zone && value.call_method0(intern!(py, "utcoffset"))?.is_none() {
-        let message = "the time has a time zone whose offset depends on the date";
-        let hint = "Give a datetime, or a time with a fixed offset: `datetime.timezone(...)`.";
-        return Err(RowFault::Value(Error::new(ErrorKind::Type, message).hint(hint)));
-    }
-    out.push_str(value.call_method0(intern!(py, "isoformat"))?.extract::<String>()?.as_str());
-    Ok(())
 }
 
 /// Returns whether an item of an array is an array of numpy whose items are the elements.

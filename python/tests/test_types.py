@@ -393,6 +393,28 @@ def test_bytea_takes_bytes_alone(db, dsn, value, call):
     assert db.execute("select * from t").fetchall() == [(b"x", [b"\0"])]
 
 
+@pytest.mark.parametrize("width", ["float16", "float32", "float64"])
+def test_bytea_takes_no_floats_of_numpy(db, dsn, width):
+    value = pytest.importorskip("numpy").dtype(width).type(0.5)
+    db.execute("create table t (a bytea, b bytea[])")
+    for row in ((value, None), (None, [value])):
+        with pytest.raises(pgspate.ConversionError, match="the column is of type bytea"):
+            pgspate.load([row], "t", to=dsn)
+
+
+@pytest.mark.parametrize("minutes", [-1439, -960, -959, 959, 960, 1439])
+def test_any_offset_is_stored(db, dsn, minutes):
+    from psycopg.types.range import Range
+
+    db.execute("create table t (a timestamptz, b timestamptz[], c tstzrange)")
+    moment = dt.datetime(2024, 1, 2, tzinfo=dt.timezone(dt.timedelta(minutes=minutes)))
+    bounds = Range(moment, None)
+    pgspate.load([(moment, [moment], bounds)], "t", to=dsn)
+    with pgspate.Writer("t", to=dsn) as writer:
+        writer.insert({"a": moment, "b": [moment], "c": bounds})
+    assert db.execute("select * from t").fetchall() == [(moment, [moment], bounds)] * 2
+
+
 def ranges_of(kind):
     """Returns rows of ranges, which the classes `kind` of a library make."""
     day, moment = dt.date(2024, 1, 2), dt.datetime(2024, 1, 2, 3, 4, 5, 6)
