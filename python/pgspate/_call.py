@@ -11,6 +11,7 @@ from . import _pgspate
 from ._options import command_arguments, constants_by_column, refuse_file_options
 from ._progress import progress_callback
 from ._report import Report
+from ._running import running
 from ._target import conninfo
 from ._words import refuse_foreign_words, refuse_table_object
 
@@ -72,6 +73,7 @@ class Command(Generic[R_co]):
             total_rows = len(data) if hasattr(data, "__len__") and not is_files else None
         arguments = command_arguments(rest, has_source=self.classify is not None)
         target = rest.get("table") or rest.get("stream") or "events"
-        with progress_callback(progress, f"{self.activity} {target}", total_rows) as callback:
+        activity = f"{self.activity} {target}"
+        with progress_callback(progress, activity, total_rows) as callback, running(stop) as stop:
             call_options = (arguments, to, callback, stop, constants)
             return json.loads(self.engine_function(*data_arguments, call_options))

@@ -9,7 +9,7 @@ __version__: str
 _CallData = tuple[str, Any, str]
 # The command's arguments, connection string, progress function, the way to stop the call, and the
 # values of `set=`.
-_CallOptions = tuple[list[str], str | None, Callable[..., object] | None, "Stop | None",
+_CallOptions = tuple[list[str], str | None, Callable[..., object] | None, "Stop",
                      dict[str, object] | None]
 
 @final
@@ -18,6 +18,7 @@ class Stop:
     def set(self) -> None: ...
     @property
     def has_ended(self) -> bool: ...
+    def release(self) -> bool: ...
 
 @final
 class TemporaryServer:

@@ -19,6 +19,7 @@ from ._errors import UsageError
 from ._options import command_arguments
 from ._python_words import in_python
 from ._report import Report, counted
+from ._running import running
 from ._target import Target, conninfo
 from ._write import refuse_foreign_mode
 
@@ -148,8 +149,9 @@ class Ticket:
         classified, known_columns = classify_data(data)
         options = {"columns": columns or known_columns, "ignore_unknown": ignore_unknown}
         arguments = command_arguments(options, has_source=True)
-        call = (arguments, self._to, None, None, None)
-        text = _pgspate.fleet_write(classified, call, self._engine_ticket, part)
+        with running() as stop:
+            call = (arguments, self._to, None, stop, None)
+            text = _pgspate.fleet_write(classified, call, self._engine_ticket, part)
         return Receipt(**json.loads(text))
 
     def complete(self, receipts: Iterable[Receipt]) -> JobReport:
@@ -167,8 +169,9 @@ class Ticket:
         again.
         """
         text = json.dumps([vars(receipt) for receipt in receipts])
-        call: _pgspate._CallOptions = ([], self._to, None, None, None)
-        found = _pgspate.fleet_complete(call, self._engine_ticket, text)
+        with running() as stop:
+            call: _pgspate._CallOptions = ([], self._to, None, stop, None)
+            found = _pgspate.fleet_complete(call, self._engine_ticket, text)
         return JobReport._from_dict(json.loads(found))
 
     def abort(self) -> bool:
@@ -177,8 +180,9 @@ class Ticket:
         A named job with such parts stays in the ledger, so that a rerun does not write them again.
         Returns false, and changes nothing, if the job is complete or was begun again.
         """
-        call: _pgspate._CallOptions = ([], self._to, None, None, None)
-        outcome: str = json.loads(_pgspate.fleet_abort(call, self._engine_ticket))
+        with running() as stop:
+            call: _pgspate._CallOptions = ([], self._to, None, stop, None)
+            outcome: str = json.loads(_pgspate.fleet_abort(call, self._engine_ticket))
         return outcome == "aborted"
 
 
@@ -280,8 +284,9 @@ def begin_write(
         options["epoch"] = asdict(job)
         job = None
     server = conninfo(to)
-    call: _pgspate._CallOptions = ([], server, None, None, None)
-    found = json.loads(_pgspate.fleet_begin(call, table, job, json.dumps(options)))
+    with running() as stop:
+        call: _pgspate._CallOptions = ([], server, None, stop, None)
+        found = json.loads(_pgspate.fleet_begin(call, table, job, json.dumps(options)))
     warnings = tuple(in_python(one) for one in found["warnings"])
     return Ticket(found["job"], found["table"], found["is_complete"], warnings,
                   json.dumps(found), server)

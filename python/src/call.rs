@@ -6,8 +6,9 @@
 //! the call. So a process may fork between calls.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU8};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use pgspate::copy::Waiting;
@@ -17,6 +18,7 @@ use pgspate::{Error, ErrorKind, Result, apply, load};
 use pyo3::prelude::*;
 
 use crate::batch_queue::{Batch, BatchQueue, CallerTask};
+use crate::data::ArrowData;
 use crate::errors::to_exception;
 use crate::rows::RowFault;
 
@@ -105,12 +107,45 @@ impl<W: CallWatch> CallState<W> {
     }
 }
 
+/// Flags that end a call, which the calling thread checks between two rows.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct CallEnd(Arc<CallEndFlags>);
+
+#[derive(Debug, Default)]
+struct CallEndFlags {
+    /// Whether the call is asked to stop.
+    is_asked: AtomicBool,
+    /// Whether the engine has ended, so that the call needs no more rows or events.
+    has_ended: AtomicBool,
+}
+
+impl CallEnd {
+    /// Fails if the call is asked to stop, or if the engine has ended. Takes about a nanosecond.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.0.is_asked.load(Relaxed) || self.0.has_ended.load(Relaxed) {
+            true => Err(stopped_error()),
+            false => Ok(()),
+        }
+    }
+}
+
 /// A Python object with which another thread can stop a call.
 #[pyclass(frozen, module = "pgspate._pgspate")]
 #[derive(Debug, Default)]
 pub(crate) struct Stop {
-    is_asked: AtomicBool,
-    has_ended: Arc<AtomicBool>,
+    pub(crate) end: CallEnd,
+    /// The call's Arrow data, once the call has begun.
+    arrow: OnceLock<ArrowData>,
+}
+
+impl Stop {
+    /// Sets the call's Arrow data, which the call releases at its end.
+    pub(crate) fn set_arrow(&self, arrow: Option<ArrowData>) {
+        if let Some(arrow) = arrow {
+            // Ignored: a call has data once.
+            let _ = self.arrow.set(arrow);
+        }
+    }
 }
 
 #[pymethods]
@@ -122,13 +157,21 @@ impl Stop {
 
     /// Asks the call to roll back and raise `Cancelled`.
     fn set(&self) {
-        self.is_asked.store(true, SeqCst);
+        self.end.0.is_asked.store(true, SeqCst);
     }
 
     /// Returns whether the engine has ended, so that the call needs no more rows or events.
     #[getter]
     fn has_ended(&self) -> bool {
-        self.has_ended.load(SeqCst)
+        self.end.0.has_ended.load(SeqCst)
+    }
+
+    /// Releases the call's Arrow data. Returns false if a thread of the engine is
+    /// reading a batch now.
+    fn release(&self, py: Python<'_>) -> bool {
+        let Some(arrow) = self.arrow.get() else { return true };
+        // The exporter of the data may need the interpreter's lock on another thread.
+        py.detach(|| arrow.release())
     }
 }
 
@@ -137,12 +180,15 @@ pub(crate) struct Caller<'py, M: MakeBatches> {
     pub(crate) maker: Option<M>,
     pub(crate) queue: BatchQueue<M::Batch>,
     pub(crate) progress: Option<Bound<'py, PyAny>>,
-    pub(crate) stop: Option<Py<Stop>>,
+    pub(crate) stop: Py<Stop>,
 }
 
 impl<'py, M: MakeBatches> Caller<'py, M> {
     /// Runs `engine` on a separate thread and returns its result. If the caller's Python code
     /// raises an exception, stops the engine and returns this exception.
+    ///
+    /// When this returns, no thread of the engine reads the caller's Arrow stream. The exception is
+    /// a second interrupt, after which the call does not wait for the current batch.
     pub(crate) fn run<T: Send + 'static, W: CallWatch>(
         mut self,
         py: Python<'py>,
@@ -151,16 +197,14 @@ impl<'py, M: MakeBatches> Caller<'py, M> {
         let state = CallState::default();
         let result: Arc<Mutex<Option<Result<T>>>> = Arc::default();
         let queue = self.queue.clone();
-        let has_ended = self.stop.as_ref().map(|stop| Arc::clone(&stop.get().has_ended));
+        let end = self.stop.get().end.clone();
         let (engine_state, engine_result) = (state.clone(), Arc::clone(&result));
         let thread = std::thread::Builder::new().name("pgspate".to_owned()).spawn(move || {
             let ended = catch_unwind(AssertUnwindSafe(|| engine(&engine_state)));
             let bug = |_| Err(Error::new(ErrorKind::Bug, "the engine panicked"));
             *engine_result.lock().unwrap_or_else(PoisonError::into_inner) =
                 Some(ended.unwrap_or_else(bug));
-            if let Some(has_ended) = has_ended {
-                has_ended.store(true, SeqCst);
-            }
+            end.0.has_ended.store(true, SeqCst);
             queue.wake();
         });
         thread.map_err(PyErr::from)?;
@@ -173,19 +217,33 @@ impl<'py, M: MakeBatches> Caller<'py, M> {
             }
             let step = self.run_step(py, &state, &mut shown, failed.is_some());
             let Err(exception) = step else { continue };
-            // After a second interrupt, the call does not wait for the rollback.
-            let is_second = failed.is_some();
-            let exception = failed.insert(exception).clone_ref(py);
             self.queue.close();
-            if state.abandon() || is_second {
+            self.stop.get().release(py);
+            if failed.is_some() {
+                // After a second interrupt, the call does not wait for the rollback.
                 return Err(exception);
+            }
+            failed = Some(exception);
+            if state.abandon() {
+                break Err(stopped_error());
             }
         };
         self.queue.close();
+        self.await_release(py)?;
         match failed {
             Some(exception) => Err(exception),
             None => result.map_err(|error| to_exception(py, &error)),
         }
+    }
+
+    /// Waits until no thread of the engine reads the caller's Arrow stream.
+    fn await_release(&self, py: Python<'py>) -> PyResult<()> {
+        let queue = &self.queue;
+        while !self.stop.get().release(py) {
+            py.check_signals()?;
+            py.detach(|| queue.wait(POLL));
+        }
+        Ok(())
     }
 
     /// Makes a batch, or waits for at most [`POLL`]. After a failure (`is_failed`), only waits for
@@ -211,7 +269,7 @@ impl<'py, M: MakeBatches> Caller<'py, M> {
         if is_failed {
             return Ok(());
         }
-        if self.stop.as_ref().is_some_and(|stop| stop.get().is_asked.load(SeqCst)) {
+        if self.stop.get().end.0.is_asked.load(SeqCst) {
             return Err(to_exception(py, &stopped_error()));
         }
         if let Some(progress) =

@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::batch_queue::BatchQueue;
-use crate::call::MakeBatches;
+use crate::call::{CallEnd, MakeBatches};
 use crate::errors::to_exception;
 use crate::rows::{PythonRows, RowFault};
 
@@ -40,7 +40,10 @@ impl CopyText {
     ) -> PyResult<Self> {
         let py = data.py();
         let queue = BatchQueue::with_capacity(1);
-        let (mut rows, _) = PythonRows::read_ahead(data, "rows", true, Some(columns), &queue)?;
+        // The caller's session sends the text, and nothing else ends the rows.
+        let end = CallEnd::default();
+        let (mut rows, _) =
+            PythonRows::read_ahead(data, "rows", true, Some(columns), &queue, &end)?;
         let target = |ty| Some(BatchTarget { ty: pg_type(ty), guessed_type: None });
         let targets: Vec<_> = types.into_iter().map(target).collect();
         rows.begin(py, &targets)?;

@@ -13,8 +13,8 @@ use pgspate::{Error, ErrorKind, Result};
 use pyo3::prelude::*;
 
 use crate::batch_queue::BatchQueue;
-use crate::call::MakeBatches;
-use crate::data::arrow_batches;
+use crate::call::{CallEnd, MakeBatches};
+use crate::data::{ArrowBatches, ArrowData, arrow_batches};
 use crate::errors::to_exception;
 use crate::rows::{PythonRows, RowBatches, RowFault};
 
@@ -37,7 +37,7 @@ pub(crate) struct FrameRows {
 
 /// The Arrow columns of a data frame.
 struct ArrowColumns {
-    batches: Arc<dyn ProgramBatches>,
+    batches: Arc<ArrowBatches>,
     is_arrow: Vec<bool>,
     schema: SchemaRef,
     /// The batches that are left, from the next row on.
@@ -52,7 +52,7 @@ struct ArrowColumns {
 #[derive(Debug)]
 struct MixedBatches {
     rows: RowBatches,
-    arrow: Arc<dyn ProgramBatches>,
+    arrow: Arc<ArrowBatches>,
     is_arrow: Vec<bool>,
     schema: SchemaRef,
 }
@@ -63,12 +63,18 @@ impl FrameRows {
         FrameRows { rows, arrow: None }
     }
 
+    /// Returns the data of the Arrow columns.
+    pub(crate) fn arrow_data(&self) -> Option<ArrowData> {
+        self.arrow.as_ref().map(|arrow| arrow.batches.data.clone())
+    }
+
     /// Reads the first rows of a data frame whose columns have the names `columns`.
     pub(crate) fn read_ahead(
         frame: &MixedFrame<'_>,
         name: &str,
         columns: Vec<String>,
         queue: &BatchQueue<RecordBatch>,
+        end: &CallEnd,
     ) -> PyResult<(FrameRows, Arc<dyn ProgramBatches>)> {
         let MixedFrame(table, data, is_arrow) = frame;
         if columns.len() != is_arrow.len() {
@@ -79,8 +85,9 @@ impl FrameRows {
         }
         let names = columns.iter().zip(is_arrow).filter(|(_, is_arrow)| !**is_arrow);
         let names = names.map(|(name, _)| name.clone()).collect();
-        let (rows, row_batches) = PythonRows::read_ahead(data, name, false, Some(names), queue)?;
-        let arrow: Arc<dyn ProgramBatches> = arrow_batches(table, name, true)?.into();
+        let (rows, row_batches) =
+            PythonRows::read_ahead(data, name, false, Some(names), queue, end)?;
+        let arrow = Arc::new(arrow_batches(table, name, true)?);
         let (row_schema, arrow_schema) = (row_batches.schema(), arrow.schema());
         let fields = merge(is_arrow, arrow_schema.fields(), row_schema.fields());
         let fields: Vec<FieldRef> = fields

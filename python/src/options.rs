@@ -48,7 +48,7 @@ pub(crate) struct CallOptions<'py>(
     /// The function that gets the progress.
     Option<Bound<'py, PyAny>>,
     /// The object with which another thread can stop the call.
-    Option<Py<Stop>>,
+    Py<Stop>,
     /// The values of `set=`, by column.
     Option<Bound<'py, PyDict>>,
 );
@@ -76,7 +76,7 @@ pub(crate) trait RowCommandOptions: Sized {
             set_constants(constants, &mut options.reading().rows)?;
         }
         let queue = BatchQueue::with_capacity(ROW_BATCHES);
-        let rows = set_data(data, options.reading(), &queue)?;
+        let rows = set_data(data, options.reading(), &queue, call.3.get())?;
         let (to, caller) = call.into_caller(rows, queue);
         Ok((options, to, caller))
     }
@@ -112,9 +112,10 @@ fn set_data(
     data: CallData<'_>,
     options: &mut reading::ReadingOptions,
     queue: &BatchQueue<RecordBatch>,
+    stop: &Stop,
 ) -> PyResult<Option<FrameRows>> {
     let CallData(kind, data, name) = data;
-    let batches: Arc<dyn ProgramBatches> = match kind.as_str() {
+    let (rows, batches): (_, Arc<dyn ProgramBatches>) = match kind.as_str() {
         "sources" => {
             options.origin = InputOrigin::Sources(data.extract()?);
             return Ok(None);
@@ -124,20 +125,25 @@ fn set_data(
             // gets only these values.
             let columns = options.rows.columns.take();
             let is_stream = kind == "rows" && !is_list(&data);
-            let (rows, batches) = PythonRows::read_ahead(&data, &name, is_stream, columns, queue)?;
-            options.origin = InputOrigin::Batches(Arc::new(batches));
-            return Ok(Some(FrameRows::of_rows(rows)));
+            let (rows, batches) =
+                PythonRows::read_ahead(&data, &name, is_stream, columns, queue, &stop.end)?;
+            (Some(FrameRows::of_rows(rows)), Arc::new(batches))
         }
         "frame" => {
             let columns = options.rows.columns.take().unwrap_or_default();
-            let (rows, batches) = FrameRows::read_ahead(&data.extract()?, &name, columns, queue)?;
-            options.origin = InputOrigin::Batches(batches);
-            return Ok(Some(rows));
+            let (rows, batches) =
+                FrameRows::read_ahead(&data.extract()?, &name, columns, queue, &stop.end)?;
+            stop.set_arrow(rows.arrow_data());
+            (Some(rows), batches)
         }
-        kind => data::arrow_batches(&data, &name, kind == "in_memory")?.into(),
+        kind => {
+            let batches = data::arrow_batches(&data, &name, kind == "in_memory")?;
+            stop.set_arrow(Some(batches.data.clone()));
+            (None, Arc::new(batches))
+        }
     };
     options.origin = InputOrigin::Batches(batches);
-    Ok(None)
+    Ok(rows)
 }
 
 /// The options of a call of `apply`.

@@ -15,8 +15,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyIterator, PyTuple};
 
 use crate::batch_queue::{Batch, BatchQueue};
-use crate::call::MakeBatches;
+use crate::call::{CallEnd, MakeBatches};
 use crate::column::ColumnWriter;
+use crate::errors::to_exception;
 use crate::infer::infer_column_types;
 use crate::shape::{ROWS_AHEAD, RowShape, copy_row, detect_shape};
 use crate::value_text::ValueTextWriter;
@@ -68,6 +69,8 @@ pub(crate) struct PythonRows {
     is_stream: bool,
     /// Number of rows read so far.
     rows_read: u64,
+    /// What ends the call, also between two rows of a slow iterable.
+    end: CallEnd,
 }
 
 /// The engine's view of Python's rows. The rows come through the queue.
@@ -121,11 +124,13 @@ impl PythonRows {
         is_stream: bool,
         columns: Option<Vec<String>>,
         queue: &BatchQueue<RecordBatch>,
+        end: &CallEnd,
     ) -> PyResult<(PythonRows, RowBatches)> {
         let py = data.py();
         let mut rows = data.try_iter()?;
         let mut ahead = VecDeque::new();
         for row in rows.by_ref().take(ROWS_AHEAD) {
+            end.check().map_err(|error| to_exception(py, &error))?;
             ahead.push_back(if is_stream { copy_row(row?)? } else { row? });
         }
         let are_columns_given = columns.is_some();
@@ -173,6 +178,7 @@ impl PythonRows {
             block_rows_max: BLOCK_ROWS,
             is_stream,
             rows_read,
+            end: end.clone(),
         };
         Ok((rows, batches))
     }
@@ -290,6 +296,7 @@ impl MakeBatches for PythonRows {
                 match self.next_row(py) {
                     None => is_done = true,
                     Some(row) => {
+                        self.end.check().map_err(RowFault::Value)?;
                         match row.map_err(RowFault::from).and_then(|row| self.shape.values(row)) {
                             Ok(values) => {
                                 // A stream may change a list or dict and yield it again. So each

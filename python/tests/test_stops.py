@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -249,3 +250,169 @@ def test_the_package_contains_the_command(db, dsn, tmp_path):
     assert done.returncode == 2 and "nowhere.csv" in done.stderr
     done = subprocess.run([*module, "--version"], capture_output=True, text=True)
     assert done.stdout.startswith("pgspate ") and done.returncode == 0
+
+
+INTERRUPTED_READER = """
+    import gc, os, signal, sys, time, pgspate, pyarrow as pa
+
+    schema = pa.schema([("a", pa.int64())])
+    closed = []
+
+    def batches():
+        made = 0
+        try:
+            while True:
+                made += 1
+                if made == 5:
+                    os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.01)
+                yield pa.record_batch([pa.array(range(100))], schema=schema)
+        finally:
+            closed.append(True)
+
+    try:
+        pgspate.load(pa.RecordBatchReader.from_batches(schema, batches()), "t", to=sys.argv[1])
+    except KeyboardInterrupt:
+        pass
+    gc.collect()
+    print("interrupted", closed, flush=True)
+    sys.exit(5)
+"""
+
+
+def test_an_interrupted_call_leaves_the_reader(db, dsn):
+    pytest.importorskip("pyarrow")
+    db.execute("create table t (a int)")
+    done = run(INTERRUPTED_READER, dsn)
+    # No thread holds the generator any more, so Python has closed it.
+    assert (done.stdout, done.returncode) == ("interrupted [True]\n", 5), done.stderr
+    assert db.execute("select count(*) from t").fetchone() == (0,)
+
+
+def test_a_failed_call_leaves_the_reader(db, dsn):
+    pyarrow = pytest.importorskip("pyarrow")
+    db.execute("create table t (a int primary key, b text)")
+    schema = pyarrow.schema([("a", pyarrow.int64()), ("b", pyarrow.string())])
+    closed = []
+
+    def batches():
+        try:
+            while True:
+                rows = [[1] * 3000, ["x" * 2000] * 3000]
+                yield pyarrow.record_batch(rows, schema=schema)
+        finally:
+            closed.append(True)
+
+    with pytest.raises(pgspate.ServerError, match="duplicate key"):
+        pgspate.load(pyarrow.RecordBatchReader.from_batches(schema, batches()), "t", to=dsn)
+    gc.collect()
+    assert closed == [True]
+
+
+ENDING_PROCESS = """
+    import sys, threading, time, pgspate
+
+    kind, dsn = sys.argv[1:]
+    begun = threading.Event()
+
+    def numbers():
+        n = 0
+        while True:
+            n += 1
+            if n == 3000:
+                begun.set()
+            if kind == "slow rows" and n > 3000:
+                time.sleep(0.01)
+            yield n
+
+    def batches():
+        for n in numbers():
+            if n % 100 == 0:
+                yield pa.record_batch([pa.array(range(n))], schema=schema)
+
+    if kind == "reader":
+        import pyarrow as pa
+        schema = pa.schema([("a", pa.int64())])
+        data = pa.RecordBatchReader.from_batches(schema, batches())
+    elif kind == "list":
+        data = [(n,) for n in range(2_000_000)]
+        begun.set()
+    else:
+        data = ((n,) for n in numbers())
+
+    def load():
+        try:
+            pgspate.load(data, "t", to=dsn)
+        except pgspate.Cancelled:
+            pass
+        while True:
+            try:
+                pgspate.load([(1,)], "t", to=dsn)
+            except pgspate.Cancelled:
+                pass
+
+    threading.Thread(target=load, daemon=True).start()
+    begun.wait()
+    sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("kind", ["rows", "slow rows", "list", "reader"])
+def test_a_process_ends_during_the_call_of_a_daemon_thread(db, dsn, kind):
+    if kind == "reader":
+        pytest.importorskip("pyarrow")
+    db.execute("create table t (a int)")
+    done = run(ENDING_PROCESS, kind, dsn)
+    assert (done.stderr, done.returncode) == ("", 3)
+    assert db.execute("select count(*) from t").fetchone() == (0,)
+
+
+@pytest.mark.parametrize("last", [500, 1500])
+def test_a_cancelled_task_leaves_a_slow_generator(db, dsn, last):
+    db.execute("create table t (a int)")
+    begun, cancelled = threading.Event(), threading.Event()
+    made = 0
+
+    def slow():
+        nonlocal made
+        for made in range(8000):
+            if made == last:
+                begun.set()
+                cancelled.wait()
+            yield (made,)
+
+    async def cancel():
+        task = asyncio.create_task(pgspate.aio.load(slow(), "t", to=dsn))
+        await asyncio.to_thread(begun.wait)
+        task.cancel()
+        # In these turns of the loop, the task asks the call to stop.
+        for _ in range(5):
+            await asyncio.sleep(0)
+        cancelled.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    assert made == last
+    assert db.execute("select count(*) from t").fetchone() == (0,)
+
+
+def test_a_failed_call_leaves_a_slow_generator(db, dsn):
+    from pgspate import _pgspate
+    from pgspate._calls import LOAD
+
+    db.execute("create table t (a int primary key, b text)")
+    stop, late = _pgspate.Stop(), 0
+
+    def rows():
+        nonlocal late
+        for n in range(6000):
+            yield 0 if n == 1500 else n, "x" * 2000
+        while not stop.has_ended:
+            time.sleep(0.01)
+        for late in range(1, 5000):
+            yield -late, ""
+
+    with pytest.raises(pgspate.ServerError, match="duplicate key"):
+        LOAD(rows(), {"table": "t", "to": dsn}, stop)
+    assert late == 1
