@@ -83,8 +83,8 @@ pub(crate) fn break_report_lines(text: &str, indent: &str) -> String {
     textwrap::fill(text, options)
 }
 
-/// Breaks lines that are wider than `columns` at spaces. The rest of a line begins `hanging` columns
-/// right of the line's begin.
+/// Breaks lines that are wider than `columns` at spaces. The rest of a line begins `hanging`
+/// columns right of the line's begin.
 pub(crate) fn break_hanging_lines(text: &str, columns: usize, hanging: usize) -> String {
     let fill = |line: &str| {
         let begin = line.len() - line.trim_start_matches(' ').len();

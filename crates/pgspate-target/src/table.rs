@@ -39,8 +39,9 @@ pub struct TargetTable {
     pub self_references: Vec<String>,
     /// Names of indexes, each with whether the index enforces uniqueness or exclusion.
     pub indexes: Vec<(String, bool)>,
-    /// Names of enabled rules that rewrite INSERT, UPDATE or DELETE.
-    pub rules: Vec<String>,
+    /// Names of enabled rules for INSERT, UPDATE or DELETE, each with whether the rule's statements
+    /// run instead of the original one.
+    pub rules: Vec<(String, bool)>,
     /// Number of leaf partitions.
     pub partitions: i64,
     /// Whether row-level security applies to the current role.
@@ -220,10 +221,12 @@ impl<'a> KnownDefinitions<'a> {
     }
 }
 
-/// The names of rules that rewrite writing statements on table `c`.
+/// The names of rules for writing statements on table `c`, and whether they are `instead` rules.
 const RULES: &str = "\
 array(select rulename::text from pg_rewrite
-      where ev_class = c.oid and ev_type <> '1' and ev_enabled <> 'D' order by 1)";
+      where ev_class = c.oid and ev_type <> '1' and ev_enabled <> 'D' order by 1),
+array(select is_instead from pg_rewrite
+      where ev_class = c.oid and ev_type <> '1' and ev_enabled <> 'D' order by rulename::text)";
 
 const FROM: &str = "\
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
@@ -370,7 +373,7 @@ impl TargetTable {
                 storage: TableStorage::read(client, oid).await.map_err(failed())?,
                 unlogged: UnloggedExtent::from_flags(&row.get::<_, Vec<Option<bool>>>(8)),
                 fingerprint: row.get(9),
-                rules: row.get(10),
+                rules: row.get::<_, Vec<_>>(10).into_iter().zip(row.get::<_, Vec<_>>(11)).collect(),
             }));
         }
     }
@@ -396,13 +399,26 @@ impl TargetTable {
         check_is_user_schema(&self.sql_name, &self.schema)
     }
 
-    /// Refuses a table with rules. A rule may write the rows elsewhere, and the server reports them
-    /// as written. A view may have rules, because they make it writable.
+    /// Refuses a table with a rule that runs other statements instead of the original one. The
+    /// server reports rows as written that the rule writes elsewhere, or not at all.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Plan`] for a table with such a rule. A view may have one: it makes the view
+    /// writable.
+    pub fn check_no_instead_rule(&self) -> Result<()> {
+        self.refuse_rule(self.rules.iter().find(|(_, is_instead)| *is_instead))
+    }
+
+    /// Refuses a table with any rule. The counts of written rows would include those of the rule.
     ///
     /// # Errors
     /// [`ErrorKind::Plan`] for a table with rules.
-    pub fn check_has_no_rules(&self) -> Result<()> {
-        let Some(rule) = self.rules.first().filter(|_| self.kind != 'v') else { return Ok(()) };
+    pub fn check_no_rule(&self) -> Result<()> {
+        self.refuse_rule(self.rules.first())
+    }
+
+    fn refuse_rule(&self, rule: Option<&(String, bool)>) -> Result<()> {
+        let Some((rule, _)) = rule.filter(|_| self.kind != 'v') else { return Ok(()) };
         let message = format!("rule \"{rule}\" rewrites statements that write {}", self.sql_name);
         Err(Error::new(ErrorKind::Plan, message).hint(
             "Replace the rule by a trigger. `pgspate load` writes by COPY, which no rule rewrites.",

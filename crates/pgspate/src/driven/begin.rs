@@ -297,7 +297,7 @@ async fn read_table(client: &Client, table: &str) -> Result<TargetTable> {
         return Err(suggest_table(client, table, error).await);
     };
     target.check_is_user_schema()?;
-    target.check_has_no_rules()?;
+    target.check_no_rule()?;
     let reason = match (target.kind, target.commits_across_nodes) {
         ('r' | 'p', false) => return Ok(target),
         ('r' | 'p', true) => "its rows may be on several servers",

@@ -396,14 +396,14 @@ fn create_table(
 /// source.
 ///
 /// # Errors
-/// [`ErrorKind::Plan`] if the target is a view or has rules, or if row-level security applies to this
-/// role.
+/// [`ErrorKind::Plan`] if the target is a view or has rules, or if row-level security applies to
+/// this role.
 pub(crate) fn check_can_compare(table: &TargetTable) -> Result<()> {
     if table.kind == 'v' {
         let message = format!("{} is a view, and sync writes only into tables", table.sql_name);
         return Err(Error::new(ErrorKind::Plan, message).hint("Sync the table behind it."));
     }
-    table.check_has_no_rules()?;
+    table.check_no_rule()?;
     if !table.row_security {
         return Ok(());
     }

@@ -169,7 +169,7 @@ impl WriterCore {
             }
         };
         facts.table.check_is_user_schema()?;
-        facts.table.check_has_no_rules()?;
+        facts.table.check_no_instead_rule()?;
         let read = InsertShape::new(request.clone(), facts, self.options.shares_triggers)?;
         let mut shapes = self.shapes();
         if let Some(kept) = shapes.get_mut(request) {

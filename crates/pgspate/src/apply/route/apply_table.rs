@@ -153,7 +153,7 @@ async fn read_defaults(client: &Client, table: &TargetTable) -> Result<HashMap<S
 /// Checks that events can be applied to the relation.
 ///
 /// # Errors
-/// [`ErrorKind::Plan`] if the relation is no table or has rules, or if row-level security may hide
+/// [`ErrorKind::Plan`] if the relation is no table or has an `instead` rule, or if row-level security may hide
 /// rows of it.
 fn check_takes_events(table: &TargetTable) -> Result<()> {
     table.check_is_user_schema()?;
@@ -162,7 +162,7 @@ fn check_takes_events(table: &TargetTable) -> Result<()> {
         return Err(Error::new(ErrorKind::Plan, message)
             .hint("Map the events to a table with `--map`, or leave them out with `--tables`."));
     }
-    table.check_has_no_rules()?;
+    table.check_no_instead_rule()?;
     if table.row_security {
         // Hidden rows would count as missing, and their updates and deletes would be lost.
         let message = format!(
