@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
+from sqlalchemy.exc import NoInspectionAvailable
 
 from ._errors import UsageError
 
@@ -22,6 +23,19 @@ class MapperValue(NamedTuple):
     make: Callable[[], Any]
     replaces_none: bool = False
     is_left_to_table: bool = False
+
+
+def mapper_of(model: Any) -> Any:
+    """Returns the mapper of a model. Raises `UsageError` for another object."""
+    try:
+        mapper = sa.inspect(model)
+    except NoInspectionAvailable:
+        mapper = None
+    if hasattr(mapper, "local_table"):
+        return mapper
+    message = f"an object of class {type(model).__name__} is neither a model nor a table"
+    hint = "Pass a mapped class or a `Table`. `pgspate.load` and `sync` take the name of a table."
+    raise UsageError(message, hint=hint)
 
 
 def mapper_values(mapper: Any, *, changes_rows: bool) -> dict[str, MapperValue]:
@@ -53,6 +67,21 @@ def mapper_values(mapper: Any, *, changes_rows: bool) -> dict[str, MapperValue]:
         is_left = changes_rows and column.server_default is not None
         found[attribute] = MapperValue(make, replaces_none=True, is_left_to_table=is_left)
     return found
+
+
+def update_values(columns: Mapping[str, sa.Column[Any]]) -> dict[str, MapperValue]:
+    """Returns the values of the columns with `onupdate=`, for a call that changes rows.
+
+    A sync finds out on the server which rows it updates. So it cannot make these values, and each
+    row must have its own.
+    """
+    hint = "Give each row a value, and name the attribute in `ignore_columns=`: then no row is "
+    hint += "written for this value alone. Or call `pgspate.sync`, which does not know the model."
+    return {
+        name: MapperValue(_refuse(f'a row has no "{name}", and a sync runs no `onupdate=`', hint))
+        for name, column in columns.items()
+        if column.onupdate is not None
+    }
 
 
 def _is_own_column(mapper: Any, column: Any) -> bool:

@@ -6,14 +6,17 @@ a relationship leads to, is saved by `save_graph` or refused by `check_related`,
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.exc import NoInspectionAvailable
+from sqlalchemy.exc import NoInspectionAvailable, SAWarning
 from sqlalchemy.orm import MANYTOMANY, MANYTOONE
 from sqlalchemy.orm.attributes import (
     instance_dict,
@@ -48,6 +51,17 @@ class _Link(NamedTuple):
     source: Any
     target: Any
     pairs: tuple[tuple[str, str], ...]
+
+
+@contextmanager
+def without_warnings_of(rows: Iterable[Any]) -> Iterator[None]:
+    """Leaves out warnings of a flush that it does not save these rows: pgspate saves them."""
+    with warnings.catch_warnings():
+        if isinstance(rows, (list, tuple)):
+            for name in {type(row).__name__ for row in rows}:
+                message = f"Object of type <{re.escape(name)}> not in session"
+                warnings.filterwarnings("ignore", message, SAWarning)
+        yield
 
 
 def without_pending(rows: Iterable[Any]) -> Iterable[Any]:

@@ -50,6 +50,12 @@ where name = 'search_path' and source in ('client', 'session')
       and source = 'session'
 """
 
+# A transaction has a number once it has changed or locked a row.
+_CHANGES_SQL = """
+select 'number', number::text from pg_catalog.txid_current_if_assigned() as number
+where number is not null
+"""
+
 # Parameters of asyncpg that do not say where it connects.
 _ASYNCPG_PARAMETERS = {
     "statement_cache_size", "prepared_statement_cache_size", "prepared_statement_name_func",
@@ -127,6 +133,14 @@ def refuse_listeners_of_session(session: Any) -> None:
     if list(session.dispatch.after_begin):
         message = "the session has listeners of `after_begin`, which pgspate cannot follow"
         raise UsageError(message, hint=_DSN_HINT)
+
+
+def refuse_uncommitted(connection: Any) -> None:
+    """Refuses a connection of SQLAlchemy whose transaction has changes or locks of rows."""
+    driver_connection = connection.connection.driver_connection
+    if _is_psycopg(driver_connection) and _select(driver_connection, _CHANGES_SQL):
+        message = "the transaction of the session or connection has changes that are not committed"
+        raise UsageError(message, hint=_TRANSACTION_HINT)
 
 
 def conninfo_of_connection(connection: Any) -> str:
@@ -287,7 +301,7 @@ def _conninfo_of_psycopg(connection: Any) -> str:
     if info.password:
         parameters["password"] = info.password
     options = [parameters["options"]] if parameters.get("options") else []
-    settings = _session_settings(connection)
+    settings = dict(_select(connection, _SESSION_SQL))
     if settings.pop("session_user") != info.user:
         message = "the connection that `to=` names has another session_user than it logged in as"
         raise UsageError(message, hint="Run `reset session authorization` first.")
@@ -321,27 +335,27 @@ def _place_of(info: Any, parameters: dict[str, str]) -> dict[str, str]:
     return place
 
 
-def _session_settings(connection: Any) -> dict[str, str]:
-    """Returns the settings of a connection that `_SESSION_SQL` selects."""
+def _select(connection: Any, sql: str) -> list[tuple[str, str]]:
+    """Returns what a query of two columns selects on a connection of psycopg or psycopg2."""
     if hasattr(connection, "pgconn"):
         # This begins no transaction, and connections for asyncio can do it, too.
-        result = connection.pgconn.exec_(_SESSION_SQL.encode())
-        if not result.ntuples:
+        result = connection.pgconn.exec_(sql.encode())
+        if result.error_message:
             message = "could not read the settings of the connection that `to=` names"
             raise ConnectError(message, reasons=[result.error_message.decode(errors="replace")])
         encoding = connection.info.encoding
-        return {
-            result.get_value(row, 0).decode(encoding): result.get_value(row, 1).decode(encoding)
+        return [
+            (result.get_value(row, 0).decode(encoding), result.get_value(row, 1).decode(encoding))
             for row in range(result.ntuples)
-        }
+        ]
     plain_cursor = importlib.import_module("psycopg2.extensions").cursor
     is_idle = int(connection.info.transaction_status) == 0
     with connection.cursor(cursor_factory=plain_cursor) as cursor:
-        cursor.execute(_SESSION_SQL)
-        settings = dict(cursor.fetchall())
+        cursor.execute(sql)
+        found: list[tuple[str, str]] = cursor.fetchall()
     if is_idle and not connection.autocommit:
         connection.rollback()
-    return settings
+    return found
 
 
 def _escaped(value: str) -> str:

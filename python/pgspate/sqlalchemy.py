@@ -9,16 +9,12 @@ refused.
 
 from __future__ import annotations
 
-import re
-import warnings
 from collections.abc import Iterable, Iterator, Sequence, Set
-from contextlib import contextmanager
 from functools import cached_property
 from itertools import chain, count, islice
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
-from sqlalchemy.exc import NoInspectionAvailable, SAWarning
 from sqlalchemy.orm.attributes import instance_dict
 
 from . import _calls, _pgspate
@@ -30,7 +26,13 @@ from ._caller_transaction import (
     run_sync_script,
 )
 from ._errors import PlanError, UsageError
-from ._mapper_values import MapperValue, mapper_values, refuse_shared_table
+from ._mapper_values import (
+    MapperValue,
+    mapper_of,
+    mapper_values,
+    refuse_shared_table,
+    update_values,
+)
 from ._model_tuples import (
     column_attributes,
     has_value,
@@ -54,9 +56,15 @@ from ._related import (
     has_related,
     save_graph,
     without_pending,
+    without_warnings_of,
 )
 from ._report import LoadReport, SyncReport
-from ._target import conninfo_of_connection, refuse_listeners_of_session, session_of
+from ._target import (
+    conninfo_of_connection,
+    refuse_listeners_of_session,
+    refuse_uncommitted,
+    session_of,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -103,7 +111,8 @@ def load(
 
     Args:
         bind: A session, a connection or an engine of the target server. pgspate's connections have
-            its role and its search path.
+            its role and its search path. Without ``within=``, its transaction may have no changes
+            that are not committed.
         model: A mapped class or a table.
         rows: Objects of the class, or dicts whose keys are the attributes of the class. For a
             table: dicts whose keys are its columns. An object that a session saves itself, after
@@ -151,7 +160,7 @@ def load(
         refuse_shared_table(model_table.bind_arguments.get("mapper"))
     if within is None:
         rows = without_pending(rows)
-        with _without_warnings_of(rows):
+        with without_warnings_of(rows):
             columns, tuples = model_table.columns_and_tuples(_checked_rows(rows, "load"))
         target, table = _target_and_table(bind, model_table)
         load_options: dict[str, Any] = {"to": target, **options}
@@ -161,7 +170,7 @@ def load(
         raise UsageError(message, hint=_OPTION_HINT)
     # This is before the flush, which would save these objects.
     rows = without_pending(rows)
-    with _without_warnings_of(rows):
+    with without_warnings_of(rows):
         connection, table = _connection_and_table(within, model_table)
     related: list[dict[str, Any]] = []
     counts = RowCounts(0, 0)
@@ -199,7 +208,8 @@ def sync(
     Defaults of the model are written with ``insert_only`` alone, as they would replace values that
     are stored. Otherwise a column that no row has is not written: rows that exist keep its value,
     and new rows get the default of the table, or NULL. If only some rows have a column with a
-    default, the call is an error.
+    default, the call is an error. So is a row without a column that has ``onupdate=``, unless the
+    call has ``insert_only``.
 
     Args:
         bind: As for `load`.
@@ -257,7 +267,7 @@ def sync(
     refuse_shared_table(model_table.bind_arguments.get("mapper"))
     if options.get("check"):
         model_table.mapper_values.clear()
-    target, table = _target_and_table(bind, model_table)
+    target, table = _target_and_table(bind, model_table, is_within=within is not None)
     sync_options: dict[str, Any] = {"to": target, **options}
     if scope is not None:
         sync_options["scope"] = scope if isinstance(scope, str) else model_table.predicate(scope)
@@ -268,7 +278,7 @@ def sync(
     if within is None:
         rows = without_pending(rows)
     connection = None
-    with _without_warnings_of(rows):
+    with without_warnings_of(rows):
         if within is not None:
             # The flush gives keys to new objects of the session, so they are read after it.
             connection, table = _connection_and_table(within, model_table)
@@ -295,17 +305,6 @@ def _checked_rows(rows: Iterable[Any], call: str) -> Iterable[Any]:
         return checked
     # pgspate can read a list again after a lost connection.
     return list(checked) if classes_have_relationships(rows) else rows
-
-
-@contextmanager
-def _without_warnings_of(rows: Iterable[Any]) -> Iterator[None]:
-    """Leaves out warnings of a flush that it does not save these rows: pgspate saves them."""
-    with warnings.catch_warnings():
-        if isinstance(rows, (list, tuple)):
-            for name in {type(row).__name__ for row in rows}:
-                message = f"Object of type <{re.escape(name)}> not in session"
-                warnings.filterwarnings("ignore", message, SAWarning)
-        yield
 
 
 def _save_with_related(
@@ -343,10 +342,13 @@ def _connection_and_table(within: Any, model_table: _ModelTable) -> tuple[Any, s
     return connection, model_table.sql_name(connection, within)
 
 
-def _target_and_table(bind: Any, model_table: _ModelTable) -> tuple[Any, str]:
+def _target_and_table(
+    bind: Any, model_table: _ModelTable, *, is_within: bool = False
+) -> tuple[Any, str]:
     """Returns the target of a session, connection or engine, and the table's name in SQL.
 
-    The target has the role and the search path of a connection that is open.
+    The target has the role and the search path of a connection that is open. Unless the rows are
+    written within its transaction (`is_within`), the transaction may have no changes.
     """
     session = session_of(bind)
     bind = session
@@ -367,7 +369,11 @@ def _target_and_table(bind: Any, model_table: _ModelTable) -> tuple[Any, str]:
             bind = session.connection(bind_arguments=model_table.bind_arguments)
         else:
             refuse_listeners_of_session(session)
-    return (conninfo_of_connection(bind) if is_open else engine), name
+    if not is_open:
+        return engine, name
+    if not is_within:
+        refuse_uncommitted(bind)
+    return conninfo_of_connection(bind), name
 
 
 class _ModelTable:
@@ -395,7 +401,7 @@ class _ModelTable:
             self.columns = {column.key: column for column in model.columns}
             self.cls: Any = None
         else:
-            mapper = _mapper_of(model)
+            mapper = mapper_of(model)
             has_own_rows = mapper.single or mapper.concrete
             has_parent_table = mapper.inherits is not None and not has_own_rows
             is_one_table = isinstance(mapper.local_table, sa.Table) and len(mapper.tables) == 1
@@ -419,6 +425,8 @@ class _ModelTable:
                 }
             attributes = set(column_attributes(mapper.class_, self.table))
             self.cls = mapper.class_ if attributes == self.columns.keys() else None
+        if changes_rows:
+            self.mapper_values = {**update_values(self.columns), **self.mapper_values}
         self.table_sql = self.dialect.identifier_preparer.format_table(self.table)
 
     def write_json_as(self, bind: Any) -> None:
@@ -579,16 +587,3 @@ class _ModelTable:
             if name in values and (values[name] is not None or name not in left_out)
             and (name not in self.generated or is_set_by_program(row, name))
         }
-
-
-def _mapper_of(model: Any) -> Any:
-    """Returns the mapper of a model. Raises `UsageError` for another object."""
-    try:
-        mapper = sa.inspect(model)
-    except NoInspectionAvailable:
-        mapper = None
-    if hasattr(mapper, "local_table"):
-        return mapper
-    message = f"an object of class {type(model).__name__} is neither a model nor a table"
-    hint = "Pass a mapped class or a `Table`. `pgspate.load` and `sync` take the name of a table."
-    raise UsageError(message, hint=hint)

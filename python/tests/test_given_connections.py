@@ -376,3 +376,25 @@ def test_columns_of_polars_objects_are_refused(db, dsn):
     db.execute("alter table t alter b type jsonb using b::jsonb")
     pgspate.load(frame, "t", to=dsn)
     assert db.execute("select * from t").fetchall() == [("Object", {"Object": 1})]
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+def test_a_transaction_with_changes_is_refused(dsn, db, driver):
+    db.execute("create table things (id int primary key)")
+    engine = sa.create_engine(f"postgresql+{driver}://", connect_args=parameters(dsn))
+    calls = [(pgspate.sqlalchemy.load, {}), (pgspate.sqlalchemy.sync, {"no_delete": True})]
+    with Session(engine) as session, engine.connect() as connection:
+        for bind in (session, connection):
+            # A transaction that only reads disturbs nothing.
+            bind.execute(sa.text("select count(*) from things"))
+            pgspate.sqlalchemy.load(bind, Thing, [{"id": 1 + (bind is session)}])
+            bind.execute(sa.text("insert into things values (7)"))
+            for call, options in calls:
+                with pytest.raises(pgspate.UsageError, match="are not committed") as refused:
+                    call(bind, Thing, [{"id": 7}], **options)
+                assert "within=" in refused.value.hint
+                call(bind, Thing, [{"id": 8}], within=bind, **options)
+                bind.execute(sa.text("delete from things where id = 8"))
+            bind.rollback()
+    engine.dispose()
+    assert db.execute("select id from things order by id").fetchall() == [(1,), (2,)]

@@ -42,6 +42,14 @@ class Note(Base):
     __mapper_args__ = {"version_id_col": ver}
 
 
+class Task(Base):
+    __tablename__ = "tasks"
+
+    id = orm.mapped_column(sa.Integer, primary_key=True)
+    text = orm.mapped_column(sa.Text)
+    edits = orm.mapped_column(sa.Integer, onupdate=7)
+
+
 class Sheet(Base):
     __tablename__ = "sheets"
 
@@ -179,3 +187,23 @@ def test_a_sync_leaves_versions_to_the_table(session):
         pgspate.sqlalchemy.sync(session, Note, [Note(id=1, ver=5), Note(id=2)], no_delete=True)
     found = session.execute(sa.select(Note.id, Note.ver, Note.text).order_by(Note.id)).all()
     assert [tuple(row) for row in found] == [(1, 5, "a"), (2, 1, None)]
+
+
+@pytest.mark.parametrize("is_within", [False, True])
+@pytest.mark.parametrize("model", [Task, Task.__table__])
+def test_a_sync_does_not_leave_out_an_update_of_the_model(session, model, is_within):
+    within = {"within": session} if is_within else {}
+    load(session, Task, [{"id": 1, "text": "a", "edits": 1}], False)
+    for rows in ([{"id": 1, "text": "b"}], [{"id": 1, "text": "b"}, {"id": 2, "edits": 1}]):
+        with pytest.raises(pgspate.UsageError, match='a row has no "edits"') as refused:
+            pgspate.sqlalchemy.sync(session, model, rows, no_delete=True, **within)
+        assert "ignore_columns=" in refused.value.hint
+        session.rollback()
+    rows = [{"id": 1, "text": "a", "edits": 7}, {"id": 2, "text": "b", "edits": 7}]
+    report = pgspate.sqlalchemy.sync(session, model, rows, no_delete=True,
+                                     ignore_columns="edits", **within)
+    assert (report.inserted, report.updated, report.unchanged) == (1, 0, 1)
+    pgspate.sqlalchemy.sync(session, model, [{"id": 3}], insert_only=True, **within)
+    session.commit()
+    found = session.execute(sa.select(Task.__table__).order_by(Task.id)).all()
+    assert [tuple(row) for row in found] == [(1, "a", 1), (2, "b", 7), (3, None, None)]
