@@ -1,7 +1,7 @@
 """Ends the calls of daemon threads before the interpreter ends.
 
-While the interpreter ends, Python kills each thread that runs Python code. Within a call, this would
-crash the process. So a hook stops all calls first, and waits until they have returned.
+While the interpreter ends, Python kills each thread that runs Python code. Within a call, this
+would crash the process. So a hook stops all calls first, and waits until they have returned.
 """
 
 from __future__ import annotations
