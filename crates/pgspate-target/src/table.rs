@@ -115,6 +115,16 @@ pub struct TargetColumn {
     pub is_generated: bool,
     /// Whether the column is an identity column.
     pub is_identity: bool,
+    /// Whether the column is `generated always as identity`. UPDATE cannot set it.
+    pub is_identity_always: bool,
+}
+
+impl TargetColumn {
+    /// Returns whether the column gets a default if a row is written without it. The values of a
+    /// generated column are no defaults.
+    pub fn has_default(&self) -> bool {
+        !self.is_generated && (self.default.is_some() || self.is_identity)
+    }
 }
 
 /// A trigger that an INSERT fires.
@@ -238,7 +248,7 @@ select a.attname::text, a.atttypid, a.atttypmod, a.attnotnull, a.attgenerated <>
        exists (select from regexp_matches(d.adbin::text, ':(?:func|opfunc)id (\\d+)', 'g') as m(id)
                join pg_proc p on p.oid = m.id[1]::oid
                where p.provolatile = 'v' and p.oid <> 'nextval(regclass)'::regprocedure),
-       format_type(a.atttypid, a.atttypmod)
+       format_type(a.atttypid, a.atttypmod), a.attidentity = 'a'
 from pg_attribute a left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
 where a.attrelid = (select oid from target) and a.attnum > 0 and not a.attisdropped
 order by a.attnum";
@@ -468,6 +478,7 @@ fn read_column(row: &Row, types: &HashMap<u32, TypeRow>) -> TargetColumn {
         is_identity: row.get(5),
     }
 }
+        is_identity_always: row.get(9),
 
 fn read_trigger(row: &Row) -> Trigger {
     Trigger { name: row.get(0), for_each_row: row.get(1), is_before: row.get(2) }

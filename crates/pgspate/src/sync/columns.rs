@@ -218,7 +218,7 @@ impl SyncColumn {
             is_nullable: !column.not_null,
             is_array: is_array(column),
             is_exact: keys::is_exact(column),
-            is_fixed: column.is_identity,
+            is_fixed: column.is_identity_always,
             is_ignored: false,
         }
     }
