@@ -450,15 +450,11 @@ impl SniffedInputs {
             guessed_type: column.guessed_type,
         });
         let mut options = KeyedOptions::new(columns.collect());
-        if self.snake_case && !self.header_overridden {
-            // A record could have a column's name beside the key that becomes this name.
-            options.keys.clear();
-        }
-        // A key may differ from its column's name in upper and lower case.
-        for (index, column) in plan.field_columns().enumerate() {
-            if let Some(key) = keys.get(column.field).filter(|_| !self.header_overridden) {
-                options.keys.insert(key.clone(), index);
-            }
+        if !self.header_overridden && !keys.is_empty() {
+            // A key may differ from its column's name in case. A record could have both.
+            let fields = plan.field_columns().enumerate();
+            let known = fields.filter_map(|(nth, it)| Some((keys.get(it.field)?.clone(), nth)));
+            options.keys = known.collect();
         }
         options.ignore_unknown = ignore_unknown;
         options.has_sampled_columns = self.makes_columns && !self.header_overridden;
