@@ -175,13 +175,17 @@ pub(super) enum RowRemoval {
     /// Foreign keys of other tables refer to the table, it has triggers or rules for DELETE, or
     /// other rows would be removed, too. Nothing was changed.
     Refused,
+    /// The rows are not known, because they are in other tables or were written under savepoints.
+    /// Nothing was changed.
+    Unknown,
     /// Other sessions have changed or deleted this number of the rows. Nothing was changed.
     ChangedByOthers(u64),
 }
 
 /// Removes the rows that the job has written, and the job's chunks in the ledger. The job's rows
 /// have the `xmin` of the transactions that recorded its chunks. If another session has changed
-/// such a row, the row has another `xmin`, and no row is removed.
+/// such a row, the row has another `xmin`, and no row is removed. Rows that were written beside
+/// rejected rows have the `xmin` of their savepoints.
 pub(super) async fn remove_rows(
     connection: &Connection,
     job: JobId,
@@ -220,16 +224,27 @@ async fn remove_rows_in_transaction(
     }
     // The server hashes this list. It would search an array row by row.
     let our_transactions = format!("(select xmin from pgspate.ledger where job = {})", job.0);
+    let sum = |counted: &str| {
+        let job = job.0;
+        format!(
+            "(select coalesce(sum({counted}), 0)::bigint from pgspate.ledger where job = {job})"
+        )
+    };
     let query = format!(
-        "select count(*) filter (where t.xmin in {our_transactions}), count(*), \
-                (select coalesce(sum(rows_written), 0)::bigint from pgspate.ledger where job = {}) \
+        "select count(*) filter (where t.xmin in {our_transactions}), count(*), {}, {} \
          from only {name} t",
-        job.0
+        sum("rows_written"),
+        sum("rows_rejected")
     );
     let row = client.fetch_one(&query, &[]).await.map_err(failed())?;
-    let [found, all, written] = [0, 1, 2].map(|nth| row.get::<_, i64>(nth));
+    let [found, all, written, rejected] = [0, 1, 2, 3].map(|nth| row.get::<_, i64>(nth));
     if found < written {
-        return Ok(RowRemoval::ChangedByOthers(written.abs_diff(found)));
+        let is_plain =
+            table.kind == 'r' && !table.row_security && table.storage.facts().extension.is_none();
+        return Ok(match rejected == 0 && is_plain {
+            true => RowRemoval::ChangedByOthers(written.abs_diff(found)),
+            false => RowRemoval::Unknown,
+        });
     }
     if found > written {
         // After a wraparound, transactions of other rows have the same ids.

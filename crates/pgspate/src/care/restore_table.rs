@@ -178,6 +178,12 @@ impl TableCare<'_> {
                                             its rows has effects elsewhere, or other rows would be \
                                             removed, too"
                 .to_owned()),
+            Ok(RowRemoval::Unknown) => {
+                Err("they cannot be told from other rows, because some were \
+                                            rejected, the table has partitions or row-level \
+                                            security, or an extension stores its rows"
+                    .to_owned())
+            }
             Ok(RowRemoval::ChangedByOthers(rows)) => {
                 self.changes.rows_changed_by_others = rows;
                 let rows = counted(rows, "row");
