@@ -107,7 +107,7 @@ pub struct TargetColumn {
     pub ty: PgType,
     /// `NOT NULL`.
     pub not_null: bool,
-    /// The default expression, as SQL.
+    /// The default expression of the column or of its type, as SQL.
     pub default: Option<String>,
     /// Whether the default calls a volatile function other than `nextval`.
     pub default_is_volatile: bool,
@@ -244,7 +244,9 @@ where c.oid = (select oid from target)";
 
 const COLUMNS: &str = "\
 select a.attname::text, a.atttypid, a.atttypmod, a.attnotnull, a.attgenerated <> '',
-       a.attidentity <> '', pg_get_expr(d.adbin, d.adrelid),
+       a.attidentity <> '',
+       coalesce(pg_get_expr(d.adbin, d.adrelid),
+                (select t.typdefault from pg_type t where t.oid = a.atttypid)),
        exists (select from regexp_matches(d.adbin::text, ':(?:func|opfunc)id (\\d+)', 'g') as m(id)
                join pg_proc p on p.oid = m.id[1]::oid
                where p.provolatile = 'v' and p.oid <> 'nextval(regclass)'::regprocedure),
@@ -476,9 +478,9 @@ fn read_column(row: &Row, types: &HashMap<u32, TypeRow>) -> TargetColumn {
         default_is_volatile: row.get(7),
         is_generated: row.get(4),
         is_identity: row.get(5),
+        is_identity_always: row.get(9),
     }
 }
-        is_identity_always: row.get(9),
 
 fn read_trigger(row: &Row) -> Trigger {
     Trigger { name: row.get(0), for_each_row: row.get(1), is_before: row.get(2) }

@@ -27,6 +27,7 @@ mod index_plans;
 mod indexes;
 mod interruptions;
 mod kept_rows;
+mod late_keys;
 mod ledger;
 mod memory_limits;
 #[path = "../../../pgspate/tests/support/moto.rs"]

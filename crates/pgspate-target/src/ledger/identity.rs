@@ -8,6 +8,7 @@ use ring::hmac;
 use serde_json::{Map, Value, json};
 
 use super::job::JobRecord;
+use super::late_keys::take_late_keys;
 use super::member::FleetMember;
 use super::source_file::{SourceFingerprint, SourceMatch};
 use crate::{Error, ErrorKind, Result, UnloggedExtent};
@@ -215,7 +216,8 @@ impl JobIdentity {
     /// Compares the sources with their recorded states `before`, and the options with the recorded
     /// `options`. Sources after those in `before` are new, and are not compared.
     pub(super) fn compare_with(&self, before: &[SourceFingerprint], options: &str) -> SourceMatch {
-        let options: Map<String, Value> = serde_json::from_str(options).unwrap_or_default();
+        let mut options: Map<String, Value> = serde_json::from_str(options).unwrap_or_default();
+        take_late_keys(&mut options);
         if options != self.options || before.len() > self.sources.len() {
             return SourceMatch::Different;
         }

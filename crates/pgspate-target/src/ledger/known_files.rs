@@ -182,11 +182,12 @@ impl KnownFiles {
         }
     }
 
-    /// Returns whether a later look has found the same unfinished jobs, no other jobs, and the
-    /// sources in an order in which a continued job can continue.
+    /// Returns whether a later look has found the same unfinished jobs with the same options, and
+    /// no other jobs. The sources must have an order in which a continued job can continue.
     pub(super) fn agrees_with(&self, earlier: &KnownFiles) -> bool {
         let unfinished = |known: &KnownFiles| {
-            let mut jobs = known.unfinished().map(|record| record.job).collect::<Vec<_>>();
+            let jobs = known.unfinished().map(|record| (record.job, record.options.clone()));
+            let mut jobs: Vec<_> = jobs.collect();
             jobs.sort_unstable();
             jobs
         };

@@ -18,6 +18,7 @@ mod found_jobs;
 mod identity;
 mod job;
 mod known_files;
+mod late_keys;
 mod lock;
 mod lookup;
 mod member;
@@ -70,6 +71,7 @@ pub use job::{
     is_refused_for_replaced_table, move_job_to, read_written_chunks, reread_written_chunks,
 };
 pub use known_files::{FileState, KnownFiles, LoadedFile};
+pub use late_keys::record_late_key;
 pub use lock::{end_lost_lanes, hold_job_lock, share_lanes_lock_sql};
 pub use lookup::{FinishedJobs, JobLookup, LedgerState};
 pub use member::{

@@ -73,7 +73,14 @@ impl Load {
                 Ok(CopyEnd::Interrupted(error)) => {
                     self.wait_and_restore_session(error, &mut backoff, &watch.copy)?
                 }
-                Err(error) if self.add_json_key(&error)? => {}
+                Err(error) if self.reading.late_key(&error).is_some() => {
+                    match self.add_late_key(error, watch) {
+                        Err(lost) if lost.is_retryable() => {
+                            self.wait_and_restore_session(lost, &mut backoff, &watch.copy)?
+                        }
+                        added => added?,
+                    }
+                }
                 Err(error) => match self.widen_column(&error, watch) {
                     Ok(Widening::Done(step)) => widened.push(step),
                     Ok(Widening::Impossible) => return Err(error),
@@ -187,19 +194,8 @@ impl Load {
         Ok(Widening::Done(widened))
     }
 
-    /// Plans again, if the error is about a JSON key that the sample did not have. Returns whether
-    /// the error is about such a key.
-    fn add_json_key(&mut self, error: &Error) -> Result<bool> {
-        if !self.reading.learn_key(error) {
-            return Ok(false);
-        }
-        let place = error.place().cloned().unwrap_or_default();
-        self.plan_again().map_err(|refused| refused.at(place))?;
-        Ok(true)
-    }
-
     /// Plans the columns again, and keeps the planned lanes and changes to the table.
-    fn plan_again(&mut self) -> Result<()> {
+    pub(super) fn plan_again(&mut self) -> Result<()> {
         let lanes = (self.plan.lanes, self.plan.lanes_reason.clone());
         let maintenance = std::mem::take(&mut self.plan.maintenance);
         let facts = self.reading.facts();

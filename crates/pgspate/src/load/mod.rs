@@ -10,6 +10,7 @@ pub(crate) mod create;
 mod empty_copy;
 mod failure;
 mod files;
+mod late_keys;
 mod ledger_job;
 mod member;
 mod prepare;

@@ -74,6 +74,7 @@ pub fn prepare(options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<Load>
     };
     (load.job.ledger_state, load.table_changes.maintenance_facts) = (known?, maintenance_facts?);
     load.choose_files()?;
+    load.add_recorded_keys()?;
     if load.options.reading.rows.add_columns && !load.is_loaded() {
         let types = &load.options.new_table.types;
         create::check_typed_columns(&load.table, &load.reading.inferred, types)?;

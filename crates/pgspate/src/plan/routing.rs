@@ -110,10 +110,8 @@ fn obstacle(
         return Some(format!("the type of column \"{}\" is not built in", column.name));
     }
     let is_written = |name: &str| plan.rows.columns.iter().any(|column| column.name == name);
-    let omitted = table.columns.iter().find(|column| {
-        let has_value = column.default.is_some() || column.is_identity;
-        has_value && !column.is_generated && !is_written(&column.name)
-    });
+    let mut omitted = table.columns.iter().filter(|column| !is_written(&column.name));
+    let omitted = omitted.find(|column| column.has_default());
     omitted.map(|column| format!("the coordinator has the default of column \"{}\"", column.name))
 }
 

@@ -488,23 +488,22 @@ impl SniffedInputs {
         options
     }
 
-    /// Adds the key of an error about a JSON key that names a column but is not in the sample.
-    /// Returns whether the key was added; the caller then reads the input again. Returns `false` if
-    /// the error is another error, or if the input cannot be read again.
-    pub(crate) fn learn_key(&mut self, error: &Error) -> bool {
+    /// Returns the key of an error about a JSON key that names a column but is not in the sample.
+    /// `None` if the error is another error, or if the input cannot be read again.
+    pub(crate) fn late_key<'a>(&self, error: &'a Error) -> Option<&'a str> {
+        let RecordShape::Keyed { keys: Some(keys), .. } = &self.shape else { return None };
+        let is_about_key = error.kind() == ErrorKind::Plan && !self.is_stream();
         let key = error.place().and_then(|place| place.column.as_deref());
-        let (Some(key), ErrorKind::Plan, false) = (key, error.kind(), self.is_stream()) else {
-            return false;
-        };
-        match &mut self.shape {
-            RecordShape::Keyed { keys: Some(keys), .. }
-                if !keys.iter().any(|known| known == key) =>
-            {
-                keys.push(key.to_owned());
-                true
-            }
-            _ => false,
+        key.filter(|key| is_about_key && !keys.iter().any(|known| known == key))
+    }
+
+    /// Returns this reading with keys that the sample does not have.
+    pub(crate) fn with_keys(mut self, mut late: Vec<String>) -> SniffedInputs {
+        if let RecordShape::Keyed { keys: Some(keys), .. } = &mut self.shape {
+            late.retain(|key| !keys.contains(key));
+            keys.append(&mut late);
         }
+        self
     }
 
     /// Returns a short text that names the inputs in messages.
