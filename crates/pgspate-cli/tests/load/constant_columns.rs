@@ -198,3 +198,29 @@ fn values_are_not_sent_in_another_encoding() {
     case.load("t.csv --table t --quiet --restart --set note=\u{fc}").success();
     assert_eq!(case.value("select note from t where note <> 'plain'"), "\u{fc}");
 }
+
+#[test]
+fn a_resumed_load_gives_its_file_the_same_name() {
+    let case = LoadCase::new("create table t (id int check (id < 99999), note text, file text)");
+    let row = |id: usize| format!("{id},{:>99}\n", "");
+    let rows: String = (0..100_000).map(row).collect();
+    case.put("t.csv", format!("id,note\n{rows}"));
+    let args = "--table t --quiet --lanes 1 --commit chunk --file-name-column file";
+    case.load(&format!("t.csv {args}")).refusal();
+    case.db.run("alter table t drop constraint t_id_check");
+    let path = case.path("t.csv").display().to_string();
+    assert_snapshot!(case.load(&format!("{path} {args}")).refusal(), @r#"
+    error: could not continue unfinished job 1: its sources or options have changed
+          … (fingerprint [HASH] then, [HASH] now)
+          the name in the rows was "t.csv" and is "[DIR]/t.csv"
+
+    hint: Undo these changes to continue the job, or load from the beginning with
+          … `--restart`. The 79243 rows that job 1 has written stay in the table.
+    "#);
+    case.load(&format!("t.csv {args}")).success();
+    assert_eq!(case.value("select string_agg(distinct file, ' ') from t"), "t.csv");
+    assert_eq!(case.value("select count(*) from t"), "100000");
+    // A file that is in the table is known by any spelling.
+    case.load(&format!("{path} {args}")).success();
+    assert_eq!(case.value("select count(*) from t"), "100000");
+}

@@ -218,7 +218,11 @@ impl JobIdentity {
     pub(super) fn compare_with(&self, before: &[SourceFingerprint], options: &str) -> SourceMatch {
         let mut options: Map<String, Value> = serde_json::from_str(options).unwrap_or_default();
         take_late_keys(&mut options);
-        if options != self.options || before.len() > self.sources.len() {
+        let mut pairs = self.sources.iter().zip(before);
+        if options != self.options
+            || before.len() > self.sources.len()
+            || pairs.any(|(is, was)| is.has_other_file_name(was))
+        {
             return SourceMatch::Different;
         }
         let matches = self.sources.iter().zip(before).map(|(is, was)| is.compare_with(was));
@@ -254,6 +258,11 @@ impl JobIdentity {
             let (was, is) = (&record.command, self.command);
             changes.push(format!("the command was `{was}` and is `{is}`"));
         }
+        let renamed = before.iter().zip(&self.sources);
+        let renamed = renamed.filter(|(was, is)| is.has_other_file_name(was));
+        changes.extend(renamed.map(|(was, is)| {
+            format!("the name in the rows was \"{}\" and is \"{}\"", was.file_name, is.file_name)
+        }));
         changes.append(&mut self.option_changes(&record.options, true));
         if changes.is_empty() {
             changes.push("the sources no longer contain what was read from them".to_owned());

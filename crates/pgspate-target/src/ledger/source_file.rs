@@ -47,6 +47,9 @@ pub struct SourceFingerprint {
     /// For a local file: its inode, and when the inode last changed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub file: String,
+    /// The name that the rows have, if a column has the name of each row's file.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub file_name: String,
     /// The digest of everything that was read, once it is loaded.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub content: String,
@@ -178,6 +181,11 @@ impl SourceFingerprint {
             true => SourceMatch::Different,
             false => SourceMatch::Unsure,
         }
+    }
+
+    /// Returns whether rows of the recorded state `was` have another name of the file.
+    pub(super) fn has_other_file_name(&self, was: &SourceFingerprint) -> bool {
+        !was.file_name.is_empty() && self.file_name != was.file_name
     }
 
     /// Describes what has changed since the recorded state `was`.

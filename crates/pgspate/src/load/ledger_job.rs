@@ -34,6 +34,11 @@ impl Load {
         if let Some(member) = &fleet {
             sources.iter_mut().for_each(|source| source.set_member(member));
         }
+        if self.options.reading.rows.file_name_column.is_some() {
+            for (source, name) in sources.iter_mut().zip(reading.names()) {
+                source.file_name = name;
+            }
+        }
         let mut options = reading.identity();
         let columns = plan.rows.field_columns().map(|column| {
             let forced = match (column.force_null, column.force_not_null) {
