@@ -292,7 +292,7 @@ fn help_lists_all_options() {
               Read the fields' names in snake case: OrderId and "Order ID" as order_id
 
           --ignore-unknown
-              Ignore fields and keys that match no column
+              Ignore fields and keys that match no column, or a generated column
 
           --add-columns
               Add columns that the table lacks, with types that fit the input

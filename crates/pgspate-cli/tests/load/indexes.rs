@@ -207,7 +207,8 @@ fn a_load_killed_after_the_drop_continues() {
     "#);
     let plan = case.load("t.csv --rebuild-indexes always --lanes 2 --plan");
     assert_snapshot!(redact_and_unfold(plan.stdout.split("\nledger ").last().unwrap()), @r#"
-    not restored by an earlier load, or one that is running: index "t_a", index "t_b", primary key "t_key"
+    not restored by an earlier load, or one that is running: index "t_a", index "t_b",
+        … primary key "t_key"
     "#);
     let run = case.load("t.csv --rebuild-indexes always --lanes 2");
     assert_eq!(run.status, Some(0), "{}", run.stderr);
@@ -417,8 +418,8 @@ fn a_duplicate_key_in_committed_chunks_leaves_the_primary_key_missing() {
     format csv: the name ends with .csv
     delimiter ",": 2 fields in each line
     header yes: the first line names the table's columns
-    resuming job 1 of [WHEN] 3 rows in 1 chunk are written; an earlier load has not
-          … restored: primary key "t_key"
+    resuming job 1 of [WHEN] 3 rows in 1 chunk are written; not restored by an earlier
+          … load, or one that is running: primary key "t_key"
     error: could not load "t.csv" into public.t
       caused by: could not put back primary key "t_key"
       caused by: could not create unique index "t_key" (SQLSTATE 23505)
