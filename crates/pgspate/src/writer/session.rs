@@ -8,7 +8,7 @@ use tokio_postgres::{Row, Statement};
 
 use super::core::WriterCore;
 use super::rows::{ColumnArray, FieldParameter};
-use super::shape::{InsertShape, StatementKind, TYPES_CHANGED};
+use super::shape::{InsertShape, StatementKind};
 use super::unit::{InsertOutcome, WriteUnit};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
@@ -386,11 +386,7 @@ impl RecordSession {
 
     /// Converts an error of a shape's statement.
     fn explain_write(&self, shape: &InsertShape, error: tokio_postgres::Error) -> Error {
-        let refusal = error.as_db_error().filter(|refusal| {
-            *refusal.code() == SqlState::INVALID_TEXT_REPRESENTATION
-                && refusal.message().contains(TYPES_CHANGED)
-        });
-        if refusal.is_some() {
+        if error.as_db_error().is_some_and(InsertShape::is_refused_for_types) {
             return shape.outdated_error();
         }
         self.explain(&format!("could not write to {}", shape.request.table), error)

@@ -4,15 +4,13 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use tokio_postgres::error::SqlState;
+use tokio_postgres::error::{DbError, SqlState};
 use tokio_postgres::types::{Kind, Type};
 
 use crate::encode::field::FieldEncoder;
 use crate::{Error, ErrorKind, Result, did_you_mean};
 use pgspate_target::ledger::record_request_sql;
-use pgspate_target::{
-    PgType, SessionSettings, TargetColumn, TargetTable, TypeKind, UnloggedExtent, quote_ident,
-};
+use pgspate_target::{PgType, SessionSettings, TargetTable, TypeKind, UnloggedExtent, quote_ident};
 
 use super::rows::EncodedRows;
 
@@ -111,6 +109,35 @@ struct ShapeColumn {
     encoder: Option<FieldEncoder>,
 }
 
+impl ShapeColumn {
+    /// Returns a condition on the column's type. It is true, or an error if the column has another
+    /// type by now. Without it the server would cast values that were encoded for the old type.
+    /// `null` is the column of a null row, so that no privilege to read the table is needed.
+    ///
+    /// The server finds no `array_eq` for arrays of two types. For equal types its planner finds the
+    /// condition true, so that it costs nothing when the statement runs. That cannot tell an array
+    /// from its elements, nor a domain from the base type that sets send. The type of such a column
+    /// is compared when the statement runs, which takes less than a microsecond.
+    fn type_condition(&self, null: &str, number: &str, takes_rows: bool) -> String {
+        let ty = self.ty;
+        match self.element_and_array {
+            Some((element, _)) if element == ty => {
+                let sent = if takes_rows { number.to_owned() } else { format!("array[{number}]") };
+                format!(
+                    "{COMPARE_TYPES}case when false then {sent} end, \
+                     case when false then array[{null}] end) is null"
+                )
+            }
+            // `concat` is not immutable, so that the planner does not cast its text.
+            _ => format!(
+                "case when pg_catalog.pg_typeof({null})::pg_catalog.oid \
+                 operator(pg_catalog.=) '{ty}'::pg_catalog.oid then true \
+                 else pg_catalog.concat('{TYPES_CHANGED}')::pg_catalog.bool end"
+            ),
+        }
+    }
+}
+
 /// One of the statements of a shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct StatementKind {
@@ -121,7 +148,9 @@ pub(super) struct StatementKind {
 }
 
 /// The text that the server quotes when it refuses a statement whose columns have other types.
-pub(super) const TYPES_CHANGED: &str = "pgspate: columns have other types";
+const TYPES_CHANGED: &str = "pgspate: columns have other types";
+/// The call that the server does not find if columns have other types.
+const COMPARE_TYPES: &str = "pg_catalog.array_eq(";
 /// The SQLSTATE of records that were encoded for types which their columns no longer have.
 const OUTDATED_TYPES: SqlState = SqlState::T_R_SERIALIZATION_FAILURE;
 /// How often a caller encodes records that were encoded for types which their columns no longer
@@ -168,7 +197,8 @@ impl InsertShape {
             })
         });
         let proves_types = !table.commits_across_nodes && !facts.has_insert_rules;
-        let (single_insert, set_insert) = inserts_sql(&request, table, proves_types);
+        let columns: Vec<ShapeColumn> = columns.collect();
+        let (single_insert, set_insert) = inserts_sql(&request, table, &columns, proves_types);
         let mut shape = InsertShape {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             table_oid: table.oid,
@@ -185,7 +215,7 @@ impl InsertShape {
             proves_types,
             keys_obstacle: find_keys_obstacle(table),
             is_outdated: AtomicBool::new(false),
-            columns: columns.collect(),
+            columns,
             request,
         };
         let row_obstacle = match facts.has_insert_rules {
@@ -264,6 +294,16 @@ impl InsertShape {
             && self.alone_reason == other.alone_reason
             && self.keys_obstacle == other.keys_obstacle
             && columns(self) == columns(other)
+    }
+
+    /// Returns whether the server has refused a statement because columns have other types.
+    pub(super) fn is_refused_for_types(refusal: &DbError) -> bool {
+        let message = refusal.message();
+        match refusal.code().code() {
+            "42883" => message.contains(COMPARE_TYPES),
+            "22P02" => message.contains(TYPES_CHANGED),
+            _ => false,
+        }
     }
 
     /// Returns the error of records that were encoded for types which their columns no longer have.
@@ -409,16 +449,16 @@ fn check_columns(request: &InsertRequest, table: &TargetTable) -> Result<()> {
 fn inserts_sql(
     request: &InsertRequest,
     table: &TargetTable,
+    columns: &[ShapeColumn],
     proves_types: bool,
 ) -> (String, String) {
-    let columns: Vec<_> =
-        table.columns.iter().filter(|column| request.columns.contains(&column.name)).collect();
     let conflict = conflict_sql(request);
     let into = format!("insert into {} as {ALIAS}", table.sql_name);
     if columns.is_empty() {
         return (format!("{into} default values{conflict}"), String::new());
     }
-    let names: Vec<_> = columns.iter().map(|column| quote_ident(&column.name)).collect();
+    let names: Vec<_> =
+        columns.iter().map(|column| quote_ident(&request.columns[column.position])).collect();
     let numbers: Vec<String> = (1..=names.len()).map(|n| format!("${n}")).collect();
     let unnest: Vec<String> =
         numbers.iter().map(|number| format!("pg_catalog.unnest({number})")).collect();
@@ -428,30 +468,14 @@ fn inserts_sql(
         let single = format!("{into} ({list}) values ({values})");
         return (format!("{single}{conflict}"), format!("{set}{conflict}"));
     }
-    let condition = types_condition(&table.sql_name, &columns);
-    let single = format!("{into} ({list}) select {values} where {condition}{conflict}");
-    (single, format!("{set} where {condition}{conflict}"))
-}
-
-/// Returns a condition on the types of columns, which the server checks once for each statement.
-/// It is true, or an error if a column has another type by now. Without the condition the server
-/// would cast the values, which were encoded for the old type.
-///
-/// The types are those of a null row, so that no privilege to read the table is needed.
-fn types_condition(table: &str, columns: &[&TargetColumn]) -> String {
-    let has_type = |column: &&TargetColumn| {
-        let (name, ty) = (quote_ident(&column.name), column.ty.oid);
-        format!(
-            "pg_catalog.pg_typeof((null::{table}).{name})::pg_catalog.oid \
-             operator(pg_catalog.=) '{ty}'::pg_catalog.oid"
-        )
+    let condition = |takes_rows| {
+        let types = columns.iter().zip(&names).zip(&numbers).map(|((column, name), number)| {
+            column.type_condition(&format!("(null::{}).{name}", table.sql_name), number, takes_rows)
+        });
+        types.collect::<Vec<_>>().join(" and ")
     };
-    let types: Vec<String> = columns.iter().map(has_type).collect();
-    // `concat` is not immutable, so that the planner does not cast its text.
-    format!(
-        "case when {} then true else pg_catalog.concat('{TYPES_CHANGED}')::pg_catalog.bool end",
-        types.join(" and ")
-    )
+    let single = format!("{into} ({list}) select {values} where {}{conflict}", condition(false));
+    (single, format!("{set} where {}{conflict}", condition(true)))
 }
 
 /// Returns the ON CONFLICT clause.
