@@ -108,8 +108,9 @@ def load(
             psycopg, or an engine, connection or session of SQLAlchemy. pgspate opens connections
             of its own, so a connection must not be in a transaction. Default: the PG* variables,
             or else the embedded PostgreSQL.
-        columns: The table's columns, in the order of the fields. For dicts and dataclasses: the
-            keys to load. For a data frame of pandas, the levels of the index come first.
+        columns: The table's columns, in the order of the fields. For dicts: their keys; another key
+            is an error, unless ``ignore_unknown=`` is given. For dataclasses: the attributes to
+            load. For a data frame of pandas, the levels of the index come first.
         index: Load the index of a data frame of pandas as columns. True loads all levels, with the
             names that ``to_sql`` gives them; False loads none. Default: levels with a name.
         create: Create the table if it does not exist, with types that fit the data.
@@ -170,7 +171,8 @@ def load(
         set: Values for columns that the data lacks, by column: ``{"tenant": 7}``. None is NULL.
         file_name_column: Column for the name of each row's file.
         snake_case: Read the names of fields and keys in snake case: ``OrderId`` as ``order_id``.
-        ignore_unknown: Ignore fields and keys that name no column, or a generated column.
+        ignore_unknown: Ignore fields and keys that name no column, or a generated column. For dicts
+            with ``columns=``: keys that are not in it.
         add_columns: Add columns that the table lacks, with types that fit the data.
         source_option: Settings of object stores and web servers, and HTTP headers. The values
             ``@FILE`` and ``env:NAME`` read a secret from a file or an environment variable.
@@ -340,7 +342,8 @@ def sync(
         set: Values for columns that the data lacks, by column: ``{"tenant": 7}``. None is NULL.
         file_name_column: Column for the name of each row's file.
         snake_case: Read the names of fields and keys in snake case: ``OrderId`` as ``order_id``.
-        ignore_unknown: Ignore fields and keys that name no column, or a generated column.
+        ignore_unknown: Ignore fields and keys that name no column, or a generated column. For dicts
+            with ``columns=``: keys that are not in it.
         add_columns: Add columns that the table lacks, with types that fit the data.
         source_option: Settings of object stores and web servers, and HTTP headers. The values
             ``@FILE`` and ``env:NAME`` read a secret from a file or an environment variable.

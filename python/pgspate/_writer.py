@@ -209,8 +209,8 @@ class Writer(WriterBase):
         key: Columns of the unique index that ``on_conflict`` is about. ``"ignore"`` without
             ``key`` counts all unique indexes.
         columns: Columns of the records, in the order of the values of tuples. For dicts: the keys
-            to write; a missing key is NULL. Default: the keys of each record, and all other columns
-            get their defaults.
+            to write; a missing key is NULL, and another key is an error. Default: the keys of each
+            record, and all other columns get their defaults.
         connections: The most connections that write at the same time.
         when_full: What a call does if the queue is full: ``"wait"`` until there is room, or
             ``"refuse"``, which raises `QueueFull`.

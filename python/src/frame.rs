@@ -17,6 +17,7 @@ use crate::call::{CallEnd, MakeBatches};
 use crate::data::{ArrowBatches, ArrowData, arrow_batches};
 use crate::errors::to_exception;
 use crate::rows::{PythonRows, RowBatches, RowFault};
+use crate::shape::{NamedColumns, OtherKeys};
 
 /// A data frame as Python passes it.
 #[derive(FromPyObject)]
@@ -85,6 +86,7 @@ impl FrameRows {
         }
         let names = columns.iter().zip(is_arrow).filter(|(_, is_arrow)| !**is_arrow);
         let names = names.map(|(name, _)| name.clone()).collect();
+        let names = NamedColumns { names, others: OtherKeys::Ignored };
         let (rows, row_batches) =
             PythonRows::read_ahead(data, name, false, Some(names), queue, end)?;
         let arrow = Arc::new(arrow_batches(table, name, true)?);

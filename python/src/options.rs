@@ -18,6 +18,7 @@ use crate::errors::to_exception;
 use crate::events::PythonEvents;
 use crate::frame::FrameRows;
 use crate::rows::PythonRows;
+use crate::shape::{NamedColumns, OtherKeys};
 
 /// The most batches of rows in the queue. With fewer batches, the thread that makes rows would wait
 /// while all lanes write. A batch has about 4 MiB, or one larger value.
@@ -107,6 +108,10 @@ fn is_list(data: &Bound<'_, PyAny>) -> bool {
     data.is_instance_of::<PyList>() || data.is_instance_of::<PyTuple>()
 }
 
+/// The hint for a key of a row that `columns=` does not name.
+const OTHER_KEYS_HINT: &str =
+    "Name the key in `columns=`. To ignore such keys, pass `ignore_unknown=True`.";
+
 /// Sets the data in the engine's options. For rows of Python, returns the rows.
 fn set_data(
     data: CallData<'_>,
@@ -124,6 +129,11 @@ fn set_data(
             // The option `columns` is applied here: it selects and names the values. The engine
             // gets only these values.
             let columns = options.rows.columns.take();
+            let others = match options.rows.ignore_unknown {
+                true => OtherKeys::Ignored,
+                false => OtherKeys::NotNamed(OTHER_KEYS_HINT),
+            };
+            let columns = columns.map(|names| NamedColumns { names, others });
             let is_stream = kind == "rows" && !is_list(&data);
             let (rows, batches) =
                 PythonRows::read_ahead(&data, &name, is_stream, columns, queue, &stop.end)?;

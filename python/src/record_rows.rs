@@ -15,7 +15,9 @@ use pyo3::types::{PyDict, PyList, PyString};
 
 use crate::errors::to_exception;
 use crate::rows::RowFault;
-use crate::shape::{RowShape, check_keys_differ, detect_shape, is_mapping, keys_of};
+use crate::shape::{
+    NamedColumns, OtherKeys, RowShape, check_keys_differ, detect_shape, is_mapping, keys_of,
+};
 use crate::value_text::{TextTarget, ValueTextWriter};
 
 /// The most kinds of records that a plan remembers.
@@ -27,7 +29,7 @@ pub(crate) struct InsertPlan {
     /// The request without the columns.
     request: InsertRequest,
     /// The columns that the caller names.
-    columns: Option<Vec<String>>,
+    columns: Option<NamedColumns>,
     known: Mutex<Vec<Arc<KnownRecords>>>,
 }
 
@@ -108,6 +110,8 @@ impl InsertPlan {
             }
         };
         let request = InsertRequest { table, columns: Vec::new(), on_conflict, returning };
+        let others = OtherKeys::NotNamed("Name the key in `columns=`, or leave it out.");
+        let columns = columns.map(|names| NamedColumns { names, others });
         Ok(InsertPlan { request, columns, known: Mutex::default() })
     }
 }

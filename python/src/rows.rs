@@ -19,7 +19,7 @@ use crate::call::{CallEnd, MakeBatches};
 use crate::column::ColumnWriter;
 use crate::errors::to_exception;
 use crate::infer::infer_column_types;
-use crate::shape::{ROWS_AHEAD, RowShape, copy_row, detect_shape};
+use crate::shape::{NamedColumns, ROWS_AHEAD, RowShape, copy_row, detect_shape};
 use crate::value_text::ValueTextWriter;
 
 /// The most rows of a batch.
@@ -117,12 +117,11 @@ impl ProgramBatches for RowBatches {
 
 impl PythonRows {
     /// Reads the first rows of an iterable. `is_stream` means that it can be iterated only once.
-    /// `columns` are the keys of mappings, or names for the values of sequences.
     pub(crate) fn read_ahead<'py>(
         data: &Bound<'py, PyAny>,
         name: &str,
         is_stream: bool,
-        columns: Option<Vec<String>>,
+        columns: Option<NamedColumns>,
         queue: &BatchQueue<RecordBatch>,
         end: &CallEnd,
     ) -> PyResult<(PythonRows, RowBatches)> {

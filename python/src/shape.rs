@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use pgspate::numbers::counted;
-use pgspate::{Error, ErrorKind};
+use pgspate::{Error, ErrorKind, did_you_mean};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{
@@ -25,13 +25,32 @@ const NAMES_VALUES: &str = "names its values";
 
 /// The shape of the rows.
 pub(crate) enum RowShape {
-    /// Mappings with these keys. With `is_strict`, any other key is an error.
-    Mappings { keys: Vec<Py<PyString>>, is_strict: bool, getter: Option<Py<PyAny>> },
+    /// Mappings with these keys.
+    Mappings { keys: Vec<Py<PyString>>, others: OtherKeys, getter: Option<Py<PyAny>> },
     /// Sequences with this number of values. Named tuples all have the same fields.
     Sequences { count: usize, fields: Option<CheckedClass> },
     /// Dataclasses with these attributes. Without columns that the caller has named, all rows have
     /// the same fields.
     Objects { names: Vec<Py<PyString>>, getter: Option<Py<PyAny>>, fields: Option<CheckedClass> },
+}
+
+/// The columns that the caller names: keys of mappings, attributes of objects, or names for the
+/// values of sequences.
+#[derive(Debug, Clone)]
+pub(crate) struct NamedColumns {
+    pub(crate) names: Vec<String>,
+    /// What happens to other keys of mappings.
+    pub(crate) others: OtherKeys,
+}
+
+/// What happens to a key of a mapping that is not among the known keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OtherKeys {
+    Ignored,
+    /// An error: none of the first rows has the key.
+    New,
+    /// An error with this hint: `columns=` does not name the key, whose values would be lost.
+    NotNamed(&'static str),
 }
 
 /// The fields that all classes of rows must have, and the last class that has them.
@@ -93,8 +112,8 @@ impl RowShape {
                 }
                 sequence_values(row, *count)
             }
-            RowShape::Mappings { keys, is_strict, getter } => {
-                mapping_values(&row, keys, *is_strict, getter)
+            RowShape::Mappings { keys, others, getter } => {
+                mapping_values(&row, keys, *others, getter)
             }
             RowShape::Objects { names, getter, fields } => {
                 let py = row.py();
@@ -157,10 +176,11 @@ fn sequence_values(row: Bound<'_, PyAny>, count: usize) -> Result<Bound<'_, PyTu
 fn mapping_values<'py>(
     row: &Bound<'py, PyAny>,
     keys: &[Py<PyString>],
-    is_strict: bool,
+    others: OtherKeys,
     getter: &mut Option<Py<PyAny>>,
 ) -> Result<Bound<'py, PyTuple>, RowFault> {
     let py = row.py();
+    let is_strict = others != OtherKeys::Ignored;
     let made;
     let dict = match row.cast::<PyDict>() {
         Ok(dict) => dict,
@@ -182,7 +202,9 @@ fn mapping_values<'py>(
     // A subclass of dict, such as a defaultdict, may return values for keys that it does not have.
     if let Some(get_all) = getter.as_ref().filter(|_| row.is_exact_instance_of::<PyDict>()) {
         match get_all.bind(py).call1((row,)) {
-            Ok(_) if is_strict && dict.len() != keys.len() => return Err(unknown_key(dict, keys)),
+            Ok(_) if is_strict && dict.len() != keys.len() => {
+                return Err(other_key(dict, keys, others));
+            }
             Ok(values) => return Ok(values.cast_into().map_err(PyErr::from)?),
             // A key is missing. Later rows probably lack keys too. An exception for each of these
             // rows would be slow, so the getter is not used any more.
@@ -197,22 +219,31 @@ fn mapping_values<'py>(
         values.push(value.unwrap_or_else(|| py.None().into_bound(py)));
     }
     if is_strict && dict.len() != found {
-        return Err(unknown_key(dict, keys));
+        return Err(other_key(dict, keys, others));
     }
     Ok(PyTuple::new(py, values)?)
 }
 
 /// Returns the error for a dict with a key that is not in `keys`. Names the first such key.
-fn unknown_key(dict: &Bound<'_, PyDict>, keys: &[Py<PyString>]) -> RowFault {
+fn other_key(dict: &Bound<'_, PyDict>, keys: &[Py<PyString>], others: OtherKeys) -> RowFault {
+    let py = dict.py();
     let is_known =
-        |key: &Bound<'_, PyAny>| keys.iter().any(|it| key.eq(it.bind(dict.py())).unwrap_or(false));
-    let unknown = dict.keys().into_iter().find(|key| !is_known(key));
-    let name = unknown.map_or_else(String::new, |key| format!(" {key:?}"));
-    let message = format!("the row has a key{name} that none of the first {ROWS_AHEAD} rows has");
-    RowFault::Value(
-        Error::new(ErrorKind::Type, message)
-            .hint("Name all keys with `columns=`, or give one of the first rows this key."),
-    )
+        |key: &Bound<'_, PyAny>| keys.iter().any(|it| key.eq(it.bind(py)).unwrap_or(false));
+    let key = dict.keys().into_iter().find(|key| !is_known(key));
+    let shown = key.as_ref().map_or_else(String::new, |key| format!(" {key:?}"));
+    let OtherKeys::NotNamed(hint) = others else {
+        let message =
+            format!("the row has a key{shown} that none of the first {ROWS_AHEAD} rows has");
+        return RowFault::Value(
+            Error::new(ErrorKind::Type, message)
+                .hint("Name all keys with `columns=`, or give one of the first rows this key."),
+        );
+    };
+    let message = format!("the row has a key{shown} that `columns=` does not name");
+    let names: Vec<_> = keys.iter().filter_map(|name| name.bind(py).to_str().ok()).collect();
+    let key = key.and_then(|key| key.extract::<String>().ok());
+    let near = key.and_then(|key| did_you_mean("", &key, names));
+    RowFault::Value(Error::new(ErrorKind::Type, message).hint_if(near).hint_also(hint))
 }
 
 fn row_fault(message: String) -> RowFault {
@@ -240,8 +271,10 @@ fn make_getter(py: Python<'_>, kind: &str, names: &[Py<PyString>]) -> PyResult<O
 pub(crate) fn detect_shape(
     py: Python<'_>,
     ahead: &VecDeque<Bound<'_, PyAny>>,
-    columns: Option<Vec<String>>,
+    columns: Option<NamedColumns>,
 ) -> PyResult<(RowShape, Vec<String>)> {
+    let others = columns.as_ref().map(|columns| columns.others);
+    let columns = columns.map(|columns| columns.names);
     let interned = |names: &[String]| -> Vec<Py<PyString>> {
         names.iter().map(|name| PyString::intern(py, name).unbind()).collect()
     };
@@ -254,15 +287,16 @@ pub(crate) fn detect_shape(
         return Err(to_exception(py, &error));
     }
     if let Some(fields) = fields_of_record(first)? {
-        let is_strict = columns.is_none();
+        // As for dataclasses, all fields that the caller names exist, so no value is lost unseen.
+        let others = others.map_or(OtherKeys::New, |_| OtherKeys::Ignored);
         let names = columns.unwrap_or_else(|| fields.clone());
         check_fields(py, &names, &fields)?;
         let keys = interned(&names);
-        return Ok((RowShape::Mappings { keys, is_strict, getter: None }, names));
+        return Ok((RowShape::Mappings { keys, others, getter: None }, names));
     }
     if is_mapping(first)? {
         // A key that only later rows have may be a column of the table, so it is never ignored.
-        let is_strict = columns.is_none();
+        let others = others.unwrap_or(OtherKeys::New);
         let names = match columns {
             Some(columns) => columns,
             None => keys_of_rows(ahead)?,
@@ -272,7 +306,7 @@ pub(crate) fn detect_shape(
         }
         let keys = interned(&names);
         let getter = make_getter(py, "itemgetter", &keys)?;
-        return Ok((RowShape::Mappings { keys, is_strict, getter }, names));
+        return Ok((RowShape::Mappings { keys, others, getter }, names));
     }
     if let Some(fields) = fields_of_dataclass(first)? {
         let checked = columns.is_none().then(|| CheckedClass::of(first, fields.clone()));

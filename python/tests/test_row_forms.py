@@ -428,3 +428,47 @@ def test_a_set_of_columns_is_refused(dsn, columns):
     ):
         with pytest.raises(pgspate.UsageError, match="`columns=` is a set"):
             call()
+
+
+ODD_KEYS = [
+    ({"ID": 1, "Name": "x"}, "'ID'", 'Did you mean "id"?'),
+    ({"id": 1, "nmae": "x"}, "'nmae'", 'Did you mean "name"?'),
+    ({"id": 1, "name": "x", "late": None}, "'late'", "Name the key in `columns=`"),
+    ({"id": 1, 7: "x"}, "7", "Name the key in `columns=`"),
+]
+
+
+@pytest.mark.parametrize("make", [dict, collections.UserDict, collections.OrderedDict,
+                                  lambda row: collections.defaultdict(str, row)])
+@pytest.mark.parametrize("row, key, hint", ODD_KEYS)
+def test_a_key_that_columns_does_not_name_is_refused(db, dsn, make, row, key, hint):
+    db.execute("create table t (id int primary key, name text, late text)")
+    db.execute("insert into t values (1, 'kept')")
+    message = f"the row has a key {key} that `columns=` does not name"
+    columns = ["id", "name"]
+    # Rows that lack keys are read in another way than those before.
+    for before in ([], [{"id": n, "name": "y"} for n in range(2, 1500)], [{"id": 2}]):
+        rows = [make(it) for it in [*before, row]]
+        for call, options in [(pgspate.load, {}), (pgspate.sync, {"no_delete": True})]:
+            for given in (rows, iter(rows)):
+                with pytest.raises(pgspate.ConversionError, match=message) as refused:
+                    call(given, "t", columns=columns, to=dsn, **options)
+                assert refused.value.place.row == len(rows)
+                assert hint in refused.value.hint and "ignore_unknown=True" in refused.value.hint
+    with pgspate.Writer("t", to=dsn, columns=columns) as writer:
+        with pytest.raises(pgspate.ConversionError, match=message) as refused:
+            writer.insert(make(row))
+        assert hint in refused.value.hint and "ignore_unknown" not in refused.value.hint
+        with pytest.raises(pgspate.ConversionError, match=message):
+            writer.insert_many([make({"id": 2, "name": "y"}), make(row)])
+    assert stored(db) == [(1, "kept", None)]
+
+
+def test_other_keys_may_be_ignored(db, dsn):
+    db.execute("create table t (id int primary key, name text default 'none', late text)")
+    rows = [{"id": 1, "late": "x"}, {"id": 2, "name": "y", "late": "x"}]
+    for given in (rows, iter(rows)):
+        pgspate.load(given, "t", columns=["id", "name"], ignore_unknown=True, to=dsn)
+        assert stored(db, "delete from t returning *") == [(1, None, None), (2, "y", None)]
+    pgspate.sync(rows, "t", columns=["id"], ignore_unknown=True, scope="all", to=dsn)
+    assert stored(db) == [(1, "none", None), (2, "none", None)]
