@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
+import uuid
 from decimal import Decimal
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 import pgspate
 
 pa = pytest.importorskip("pyarrow")
+pytest.importorskip("pyarrow.parquet")
 
 UTC = dt.timezone.utc
 MOMENT = dt.datetime(2024, 2, 29, 13, 14, 15, 123456)
@@ -253,3 +256,55 @@ def test_tensors_of_several_dimensions_are_refused(db, dsn):
         else:
             pgspate.load(table, "t", to=dsn)
     assert db.execute("select v from t").fetchall() == [([1.0, 2.0, 3.0, 4.0],)]
+
+
+def test_columns_in_another_order_than_the_data_are_said(db, dsn, tmp_path):
+    db.execute("create table t (id text, name text)")
+    data = pa.table({"id": ["1"], "name": ["x"]})
+    path = tmp_path / "t.parquet"
+    pa.parquet.write_table(data, path)
+    warning = 'field "id" is loaded into column "name", because `columns=` goes by the order'
+    for given in (data, data.to_reader(), path):
+        report = pgspate.load(given, "t", columns=["name", "id"], to=dsn)
+        assert report.warnings[0].startswith(warning)
+    report = pgspate.sync(data, "t", columns=["name", "id"], key="name", scope="all", to=dsn,
+                          max_delete=100)
+    assert report.warnings[0].startswith(warning)
+    for given in (data, [{"id": "1", "name": "x"}]):
+        assert pgspate.load(given, "t", columns=["id", "name"], to=dsn).warnings == []
+    assert pgspate.load(data.to_pylist(), "t", columns=["name", "id"], to=dsn).warnings == []
+    assert sorted(db.execute("select * from t").fetchall()) == [*[("1", "x")] * 3, ("x", "1")]
+
+
+@pytest.mark.parametrize("kind", ["table", "frame", "mixed frame", "dicts", "parquet", "json"])
+def test_names_that_are_too_long_are_those_that_the_server_keeps(db, dsn, tmp_path, kind):
+    def given(names):
+        rows = [dict(zip(names, (1, uuid.UUID(int=5)))), dict(zip(names, (2, None)))]
+        texts = [{name: value and str(value) for name, value in row.items()} for row in rows]
+        if kind == "dicts":
+            return rows
+        if "frame" in kind:
+            pandas = pytest.importorskip("pandas")
+            return pandas.DataFrame(rows if kind == "mixed frame" else texts)
+        table = pa.Table.from_pylist(texts)
+        path = tmp_path / f"t.{kind}"
+        if kind == "parquet":
+            pa.parquet.write_table(table, path)
+        elif kind == "json":
+            path.write_text("\n".join(map(json.dumps, texts)))
+        return table if kind == "table" else path
+
+    names = ["id", "x" * 70]
+    for _ in range(2):
+        report = pgspate.load(given(names), "t", create=True, types={names[1]: "uuid", "id": "int"},
+                              to=dsn, changed="reload", restart=True)
+        assert report.rows_written == 2
+    db.execute("delete from t")
+    pgspate.sync(given(names), "t", key="id", scope="all", to=dsn)
+    assert db.execute("select * from t order by 1").fetchall() == [(1, uuid.UUID(int=5)), (2, None)]
+    assert [column.name for column in db.execute("select * from t").description] == ["id", "x" * 63]
+    names = [f"{names[1]}1", f"{names[1]}2"]
+    with pytest.raises(pgspate.UsageError, match="the input has two columns"):
+        pgspate.load(given(names), "other", create=True, to=dsn, changed="reload")
+    with pytest.raises(pgspate.PlanError, match="is named more than once"):
+        pgspate.load(given(names), "t", to=dsn, changed="reload")

@@ -31,11 +31,7 @@ pub fn quote_literal(value: &str) -> String {
 
 /// Truncates an identifier as the server does: to at most 63 bytes, between two characters.
 pub fn truncate_ident(name: &str) -> &str {
-    let mut end = name.len().min(IDENT_BYTES_MAX);
-    while !name.is_char_boundary(end) {
-        end -= 1;
-    }
-    &name[..end]
+    &name[..name.floor_char_boundary(IDENT_BYTES_MAX)]
 }
 
 /// Keywords that need quotes as a name in some version up to PostgreSQL 18. These are the reserved
@@ -65,9 +61,10 @@ const KEYWORDS: &[&str] = &[
     "xmltable",
 ];
 
-/// Returns whether two names are equal but for case and outer white space.
+/// Returns whether two names are equal but for case and outer white space, as far as the server
+/// keeps them.
 pub fn is_alike(one: &str, other: &str) -> bool {
-    one.trim().to_lowercase() == other.trim().to_lowercase()
+    truncate_ident(one.trim()).to_lowercase() == truncate_ident(other.trim()).to_lowercase()
 }
 
 #[cfg(test)]
@@ -88,6 +85,13 @@ mod tests {
     #[test]
     fn keywords_are_sorted() {
         assert!(KEYWORDS.is_sorted());
+    }
+
+    #[test]
+    fn long_names_are_alike_if_the_server_keeps_the_same() {
+        let long = "x".repeat(63);
+        assert!(is_alike(&format!("{long}1"), &format!(" {}2", long.to_uppercase())));
+        assert!(!is_alike(&long[1..], &long));
     }
 
     #[test]

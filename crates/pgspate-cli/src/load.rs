@@ -67,7 +67,7 @@ pub(crate) fn run(args: LoadArgs, style: TerminalStyle) -> Result<CommandAnswer>
     if quiet || report.loaded_already.is_some() {
         // With an exit status other than 0, rows that were not written are shown even if quiet.
         write_stderr(summary::not_written(&report));
-        write_stderr(summary::header_guess(report.header_guess.as_deref(), style));
+        write_stderr(summary::names_warning(report.names_warning.as_deref(), style));
         return Ok(answer);
     }
     report.warnings.retain(|warning| !said.contains(warning));

@@ -104,9 +104,9 @@ pub(crate) fn not_written(report: &LoadReport) -> String {
     text
 }
 
-/// Returns the warning that the first line was taken for a header, which is shown even if quiet.
-pub(crate) fn header_guess(guess: Option<&str>, style: TerminalStyle) -> String {
-    guess.map_or_else(String::new, |it| format!("{} {it}\n", style.warning("warning:")))
+/// Returns the warning about names in the input, which is shown even if quiet.
+pub(crate) fn names_warning(warning: Option<&str>, style: TerminalStyle) -> String {
+    warning.map_or_else(String::new, |it| format!("{} {it}\n", style.warning("warning:")))
 }
 
 /// Describes what all runs of a resumed job have written; empty if this run was the only one.

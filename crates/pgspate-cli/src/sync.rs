@@ -14,7 +14,7 @@ use crate::fleet::describe_member;
 use crate::load::{RunSetup, print_json, set_up_run};
 use crate::output::{write_stderr, write_stderr_line, write_stdout};
 use crate::progress::{ProgressLine, ProgressVerb};
-use crate::summary::{added_columns, header_guess, plural};
+use crate::summary::{added_columns, names_warning, plural};
 
 pub(crate) fn run(args: SyncArgs, style: TerminalStyle) -> Result<CommandAnswer> {
     let SyncArgs { common, options, advise_only } = args;
@@ -55,7 +55,7 @@ pub(crate) fn run(args: SyncArgs, style: TerminalStyle) -> Result<CommandAnswer>
     };
     // With exit status 1, the report is shown in spite of --quiet.
     write_stderr(match (!quiet || (is_no && !json), advise_only) {
-        (false, _) => header_guess(report.header_guess.as_deref(), style),
+        (false, _) => names_warning(report.names_warning.as_deref(), style),
         (true, true) => render_advice(&report, style),
         (true, false) => render(&report, style),
     });

@@ -76,3 +76,53 @@ fn texts_for_people_beside_the_data_are_named_and_skipped() {
     let named = case.refusal("land/README.md land/b.csv --table t");
     assert!(named.contains("land/README.md"), "{named}");
 }
+
+/// Fields go by their order, so a header in another order than `--columns` may be a mistake.
+#[test]
+fn names_in_another_order_than_columns_are_said() {
+    let case = LoadCase::new("create table t (id text, name text)");
+    case.put("t.csv", "id,name\n1,x\n");
+    case.put("t.json", "{\"id\":2,\"name\":\"y\"}\n");
+    let said = |args: &str| case.load(&format!("{args} --table t --restart")).stderr;
+    let warning =
+        "field \"id\" is loaded into column \"name\", because `--columns` goes by the order";
+    assert!(said("t.csv --quiet --columns name,id").contains(warning));
+    for args in ["t.csv --columns ID,name", "t.json --columns name,id"] {
+        assert!(!said(args).contains("is loaded into column"), "{args}");
+    }
+    assert_eq!(case.rows("t"), ["(1,x)", "(2,y)", "(x,1)"]);
+}
+
+#[test]
+fn names_that_are_too_long_are_those_that_the_server_keeps() {
+    let case = LoadCase::new("");
+    let name = format!("{}é", "x".repeat(62));
+    let long = format!("{name}yz");
+    case.put("t.csv", &format!("id,{long}\n1,a\n"));
+    case.put("t.json", &format!("{{\"id\":1,\"{long}\":\"a\"}}\n"));
+    for file in ["t.csv", "t.json"] {
+        let load = format!("{file} --quiet --restart --table");
+        case.load(&format!("{load} t --create --type {long}=varchar(9)")).success();
+        case.load(&format!("{load} t --add-columns")).success();
+        assert_eq!(case.columns(), format!("id bigint, {} varchar(9)", "x".repeat(62)), "{file}");
+        case.db.run("create table u (id int)");
+        case.load(&format!("{load} u --add-columns")).success();
+        assert_eq!([case.rows("t").len(), case.rows("u").len()], [2, 1], "{file}");
+        case.db.run("drop table t, u");
+    }
+    case.put("u.json", &format!("{{\"{name}1\":1,\"{name}2\":2}}\n"));
+    let said = case.refusal("u.json --table u --create");
+    assert!(
+        said.contains("error: the input has two columns") && said.contains("63 bytes"),
+        "{said}"
+    );
+    case.db.run(&format!("create table u (id int, {} int)", "x".repeat(62)));
+    let said = case.refusal("u.json --table u");
+    assert!(said.contains("is named more than once"), "{said}");
+    // Only a later record has the second key.
+    let more = format!("{{\"{name}1\":1}}\n").repeat(40_000);
+    case.put("v.json", &format!("{more}{{\"{name}2\":2}}\n"));
+    let said = case.refusal("v.json --table u --ignore-unknown");
+    assert!(said.contains("but the first records do not have this key"), "{said}");
+    assert_eq!(case.rows("u"), Vec::<String>::new());
+}

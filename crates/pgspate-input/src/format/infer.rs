@@ -21,7 +21,7 @@ use super::json::RecordWalk;
 use super::number_class::number_class;
 use crate::encode::date_format::{DateFormat, DateFormats};
 use crate::json::{JsonKind, skip_space, unescape, value_end};
-use pgspate_base::{is_alike, quote_ident, truncate_ident};
+use pgspate_base::{IDENT_BYTES_MAX, is_alike, quote_ident, truncate_ident};
 
 /// A type of a new column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -145,7 +145,8 @@ pub fn columns_of_json(sample: &[u8], dates: &DateFormats) -> Vec<NewColumn> {
         let ty = named_type(dates, &name).unwrap_or(ty);
         NewColumn { name, ty }
     };
-    column_names(names).into_iter().zip(types).map(column).collect()
+    // Records are matched by key, so the names keep all of their bytes.
+    unique_names(names, usize::MAX).into_iter().zip(types).map(column).collect()
 }
 
 /// Returns whether the JSON records of a sample are arrays, and there is such a record. Stops where
@@ -253,14 +254,23 @@ pub fn widen(current: ColumnType, value: &[u8]) -> ColumnType {
 /// Returns names for new columns from a header. Names are trimmed, and have at most 63 bytes. An
 /// empty name becomes `column_3`, and a repeated name `name_2`.
 pub fn column_names<S: AsRef<str>>(header: impl IntoIterator<Item = S>) -> Vec<String> {
+    unique_names(header, IDENT_BYTES_MAX)
+}
+
+/// Returns names as [`column_names`] does, with at most `bytes_max` bytes.
+fn unique_names<S: AsRef<str>>(
+    header: impl IntoIterator<Item = S>,
+    bytes_max: usize,
+) -> Vec<String> {
+    let truncated = |name: &str, bytes: usize| name[..name.floor_char_boundary(bytes)].to_owned();
     let names: Vec<String> = header
         .into_iter()
         .enumerate()
         .map(|(i, name)| {
             let name = name.as_ref().replace('\0', "");
-            match truncate_ident(name.trim()) {
+            match name.trim() {
                 "" => format!("column_{}", i + 1),
-                name => name.to_string(),
+                name => truncated(name, bytes_max),
             }
         })
         .collect();
@@ -273,11 +283,7 @@ pub fn column_names<S: AsRef<str>>(header: impl IntoIterator<Item = S>) -> Vec<S
             let mut number = 2;
             while taken.contains(&unique) || number > 2 && header_names.contains(&unique) {
                 let suffix = format!("_{number}");
-                let mut end = name.len().min(63 - suffix.len());
-                while !name.is_char_boundary(end) {
-                    end -= 1;
-                }
-                unique = format!("{}{suffix}", &name[..end]);
+                unique = truncated(&name, bytes_max - suffix.len()) + &suffix;
                 number += 1;
             }
             taken.insert(unique.clone());

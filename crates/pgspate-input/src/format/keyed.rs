@@ -13,6 +13,7 @@ use super::{ChunkEncoder, Cutter, infer};
 use crate::encode::date_format::{DateFormat, DateFormats};
 use crate::encode::field::FieldEncoder;
 use crate::types::PgType;
+use pgspate_base::truncate_ident;
 
 /// The functions of a format whose records name columns by keys.
 pub struct KeyedFormat {
@@ -94,8 +95,8 @@ impl KeyedOptions {
     pub(super) fn is_table_column(&self, key: &str) -> bool {
         let columns = &self.table_columns;
         !columns.is_empty()
-            && (columns.contains(key)
-                || columns.contains(&key.trim().to_lowercase())
+            && (columns.contains(truncate_ident(key))
+                || columns.contains(&truncate_ident(key.trim()).to_lowercase())
                 || self.snake_case && columns.contains(&infer::snake_case(key)))
     }
 }

@@ -10,7 +10,7 @@ use crate::format::guessed_type::{GuessedType, value_of_error};
 use crate::format::infer::{self, ColumnType};
 use crate::reading::missing_table_error;
 use crate::{Error, ErrorKind, Result};
-use pgspate_base::{did_you_mean, is_alike};
+use pgspate_base::{did_you_mean, is_alike, truncate_ident};
 use pgspate_target::connect::Connection;
 use pgspate_target::{
     TargetTable, TypedParameter, TypedQuery, quote_ident, server_error, under_users_path_sql,
@@ -87,7 +87,7 @@ impl NewTable {
                 ErrorKind::Usage,
                 format!("the input has two columns \"{name}\""),
             )
-            .hint("Rename one of the columns."));
+            .hint("Rename one of the columns. The server keeps 63 bytes of a name."));
         }
         let mut typed_columns = Vec::new();
         for (name, ty) in &options.types {
@@ -128,6 +128,7 @@ pub(crate) fn check_typed_columns(
 /// Returns the position of the column that an option names. If no name is equal, upper and lower
 /// case do not matter.
 fn find_input_column(columns: &[(String, String)], name: &str, flag: &str) -> Result<usize> {
+    let name = truncate_ident(name);
     if let Some(at) = columns.iter().position(|(column, _)| column == name) {
         return Ok(at);
     }

@@ -119,7 +119,7 @@ impl PlanReport {
                 .warnings
                 .iter()
                 .cloned()
-                .chain(load.reading.header_guess.clone())
+                .chain(load.reading.names_warning.clone())
                 .collect(),
         }
     }
@@ -211,9 +211,10 @@ pub struct LoadReport {
     pub warnings: Vec<String>,
     /// Facts that were found about the input, such as its format and whether it has a header.
     pub input: Vec<String>,
-    /// The warning that the first line was taken for a header, if it may be a row.
+    /// The warning about names in the input: the first line may be a row, or the names have
+    /// another order than those of `--columns`.
     #[serde(skip)]
-    pub header_guess: Option<String>,
+    pub names_warning: Option<String>,
     /// Which member of a fleet the load was, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fleet: Option<MemberReport>,
@@ -278,7 +279,7 @@ impl LoadReport {
                 .chain(load.reading.warnings())
                 .collect(),
             input: load.reading.sniffed.evidence.clone(),
-            header_guess: load.reading.header_guess.clone(),
+            names_warning: load.reading.names_warning.clone(),
             fleet: None,
             loaded_already: load.earlier_runs().filter(|_| load.is_loaded()),
         }

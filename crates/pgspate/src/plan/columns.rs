@@ -12,7 +12,7 @@ use crate::format::constants::ConstantColumn;
 use crate::format::guessed_type::GuessedType;
 use crate::numbers::counted;
 use crate::{Error, ErrorKind, Result, did_you_mean};
-use pgspate_base::is_alike;
+use pgspate_base::{is_alike, truncate_ident};
 use pgspate_target::{PgType, SessionSettings, TargetColumn, TargetTable, TypeKind};
 
 /// A column that the load writes.
@@ -93,7 +93,7 @@ pub(super) fn plan_columns(
     let names = target_names(table, input, request)?;
     let mut planned = Vec::with_capacity(names.len());
     for (field, name) in names.iter().enumerate() {
-        let is_exact = table.columns.iter().any(|column| column.name == *name);
+        let is_exact = table.columns.iter().any(|column| column.name == truncate_ident(name));
         let mut others = names.iter().filter(|other| !is_exact && *other != name);
         let other = others.find(|other| is_alike(other, name));
         let skips_field = request.ignore_unknown && request.columns.is_none() && other.is_none();
@@ -212,10 +212,10 @@ fn target_names(
     }
 }
 
-/// Finds a column by its exact name. If there is none, ignores case; then only one column may
-/// match.
+/// Finds a column by its exact name, of which the server keeps 63 bytes. If there is none, ignores
+/// case; then only one column may match.
 pub(super) fn find_column<'a>(table: &'a TargetTable, name: &str) -> Option<&'a TargetColumn> {
-    let exact = table.columns.iter().find(|column| column.name == name);
+    let exact = table.columns.iter().find(|column| column.name == truncate_ident(name));
     exact.or_else(|| {
         let mut matching = table.columns.iter().filter(|it| is_alike(&it.name, name));
         matching.next().filter(|_| matching.next().is_none())

@@ -81,8 +81,9 @@ pub(crate) struct SniffedInputs {
     pub(crate) unused_options: Vec<String>,
     /// What was guessed about the dialect of delimited text.
     guessed: later_input::GuessedDialect,
-    /// What was guessed about the first line although it may be a row, in words.
-    pub(crate) header_guess: Option<String>,
+    /// The warning about names in the input, in words: the first line may be a row, or the names
+    /// have another order than those of `--columns`.
+    pub(crate) names_warning: Option<String>,
 }
 
 /// A function that returns a new encoder for each lane.
@@ -111,6 +112,24 @@ enum RecordShape {
     Columns { schema: SchemaRef, origin: BatchOrigin },
 }
 
+impl RecordShape {
+    /// Returns the fields' names in order, unless fields have positions only.
+    fn names(&self) -> Option<Vec<String>> {
+        match self {
+            RecordShape::Delimited { names, .. } => names.clone(),
+            RecordShape::Keyed { keys, .. } => keys.clone(),
+            RecordShape::Columns { origin: BatchOrigin::Program(batches), .. }
+                if !batches.has_names() =>
+            {
+                None
+            }
+            RecordShape::Columns { schema, .. } => {
+                Some(schema.fields().iter().map(|field| field.name().clone()).collect())
+            }
+        }
+    }
+}
+
 /// Where record batches come from.
 #[derive(Clone)]
 enum BatchOrigin {
@@ -125,19 +144,13 @@ enum BatchOrigin {
 impl SniffedInputs {
     /// Returns the facts on which plans depend.
     pub(crate) fn facts(&self) -> InputFacts {
-        let (names, types) = match &self.shape {
-            RecordShape::Delimited { names, .. } => (names.clone(), None),
-            RecordShape::Keyed { keys, .. } => (keys.clone(), None),
-            RecordShape::Columns { schema, origin } => {
-                let fields = schema.fields().iter();
-                let names = fields.clone().map(|field| field.name().clone()).collect();
-                let types: Vec<Field> = fields.map(|field| field.as_ref().clone()).collect();
-                let by_position =
-                    matches!(origin, BatchOrigin::Program(batches) if !batches.has_names());
-                ((!by_position).then_some(names), Some(types))
+        let types = match &self.shape {
+            RecordShape::Columns { schema, .. } => {
+                Some(schema.fields().iter().map(|field| field.as_ref().clone()).collect())
             }
+            RecordShape::Delimited { .. } | RecordShape::Keyed { .. } => None,
         };
-        let names = names.map(|names| {
+        let names = self.shape.names().map(|names| {
             let convert = |name: String| match self.snake_case {
                 true => infer::snake_case(&name),
                 false => name,
@@ -197,10 +210,9 @@ impl SniffedInputs {
         self.skipped = note;
     }
 
-    /// Returns what reports warn of: files that are not read, options without effect, and the guess
-    /// about the first line.
+    /// Returns what reports warn of: files that are not read, options without effect, and names.
     pub(crate) fn warnings(&self) -> impl Iterator<Item = String> {
-        self.skipped.iter().chain(&self.unused_options).chain(&self.header_guess).cloned()
+        self.skipped.iter().chain(&self.unused_options).chain(&self.names_warning).cloned()
     }
 
     /// Returns whether any input can be read only once.

@@ -19,6 +19,7 @@ use crate::format::{RowForm, infer};
 use crate::plan::constant_names;
 use crate::source::Input;
 use crate::{Error, ErrorKind, Result};
+use pgspate_base::{is_alike, truncate_ident};
 
 impl SniffedInputs {
     /// Detects the format and columns from the first input with enough data. `table_columns` are
@@ -57,22 +58,22 @@ impl SniffedInputs {
         let columns = schema.fields().len();
         let s = if columns == 1 { "" } else { "s" };
         sniffed.evidence.push(format!("{}: {columns} column{s}", batches.name()));
+        let origin = BatchOrigin::Program(Arc::clone(batches));
+        let shape = RecordShape::Columns { schema, origin };
+        let names_warning = warn_of_other_order(&shape, options);
         SniffedInputs {
             inputs,
             sniffed,
             inferred: new_columns(batches.types(), false, options),
             snake_case: options.rows.snake_case,
-            shape: RecordShape::Columns {
-                schema,
-                origin: BatchOrigin::Program(Arc::clone(batches)),
-            },
+            shape,
             header_overridden: options.rows.columns.is_some(),
             makes_columns: false,
             header_line: Vec::new(),
             skipped: None,
             unused_options: Vec::new(),
             guessed: GuessedDialect::default(),
-            header_guess: None,
+            names_warning,
         }
     }
 }
@@ -114,7 +115,7 @@ impl InputSample<'_> {
         let lines = &*without_skipped_lines(bytes, options.comment, options.skip_blank_lines);
         let sniffed = sniff(input.name(), lines, is_complete, expected_names, &options.read)
             .map_err(|error| hint_pattern(with_input_name(error, input), input, inputs))?;
-        let header_guess = judge_header_doubt(&sniffed, self.table_columns, options)
+        let header_warning = judge_header_doubt(&sniffed, self.table_columns, options)
             .map_err(|error| with_input_name(error, input))?;
         let SniffedRecords { shape, columns, header_line } = match sniffed.format.rows() {
             RowForm::Delimited => self.sniff_fields(&sniffed, lines, decode)?,
@@ -123,6 +124,7 @@ impl InputSample<'_> {
             }
             RowForm::Columnar => self.sniff_schema(sniffed.format)?,
         };
+        let names_warning = header_warning.or_else(|| warn_of_other_order(&shape, options));
         let has_keys =
             !columns.is_empty() && matches!(shape, RecordShape::Keyed { keys: Some(_), .. });
         let is_tsv = sniffed.format == Format::Tsv;
@@ -145,7 +147,7 @@ impl InputSample<'_> {
                 known_names: expected_names.map(<[String]>::to_vec),
                 sampled: inputs.iter().position(|it| std::ptr::eq(it, input)).unwrap_or_default(),
             },
-            header_guess,
+            names_warning,
         })
     }
 
@@ -278,15 +280,33 @@ fn judge_header_doubt(
     }
 }
 
+/// Returns the warning that `--columns` gives a field the column of another field's name. Fields go
+/// by their order then, except those of records with keys.
+fn warn_of_other_order(shape: &RecordShape, options: &ReadingOptions) -> Option<String> {
+    if matches!(shape, RecordShape::Keyed { .. }) {
+        return None;
+    }
+    let (names, columns) = (shape.names()?, options.rows.columns.as_ref()?);
+    let is_misplaced = |(name, column): &(&String, &String)| {
+        !is_alike(name, column) && columns.iter().any(|other| is_alike(other, name))
+    };
+    let (name, column) = names.iter().zip(columns).find(is_misplaced)?;
+    Some(format!(
+        "field \"{name}\" is loaded into column \"{column}\", because `--columns` goes by the \
+         order of the fields; to go by their names, leave `--columns` out"
+    ))
+}
+
 /// Returns the columns of a new table: the inferred columns under the user's names, and as text the
-/// columns that the input lacks.
+/// columns that the input lacks. Names are as the server keeps them.
 fn new_columns(
     inferred: Vec<(String, String)>,
     has_keys: bool,
     options: &ReadingOptions,
 ) -> Vec<(String, String)> {
     let mut columns = with_user_names(inferred, has_keys, options);
-    for name in constant_names(&options.rows) {
+    columns.iter_mut().for_each(|(name, _)| *name = truncate_ident(name).to_owned());
+    for name in constant_names(&options.rows).map(truncate_ident) {
         if !columns.iter().any(|(column, _)| column == name) {
             columns.push((name.to_owned(), "text".to_owned()));
         }

@@ -255,7 +255,7 @@ impl<'a> SyncAttempts<'a> {
         }
         report.warnings.extend(sync.staging.reading.warnings());
         report.input.clone_from(&sync.evidence);
-        report.header_guess.clone_from(&sync.staging.reading.header_guess);
+        report.names_warning.clone_from(&sync.staging.reading.names_warning);
         Ok(report)
     }
 

@@ -85,9 +85,10 @@ pub struct SyncReport {
     pub(super) kept_out: u64,
     /// Facts that were found about the source, such as its format and whether it has a header.
     pub input: Vec<String>,
-    /// The warning that the first line was taken for a header, if it may be a row.
+    /// The warning about names in the input: the first line may be a row, or the names have
+    /// another order than those of `--columns`.
     #[serde(skip)]
-    pub header_guess: Option<String>,
+    pub names_warning: Option<String>,
     /// Which member of a fleet the sync was, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fleet: Option<MemberReport>,
