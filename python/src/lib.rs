@@ -115,8 +115,8 @@ fn sync_script<'py>(
 /// that belong to the reason.
 ///
 /// The reasons are `rows_outside_scope`, `keys_in_other_scopes`, `duplicates`, `table_duplicates`,
-/// `deletes`, `cascades` and `empty`. Only duplicates and `cascades` have examples: keys of rows, and
-/// names of foreign keys. `max_delete_percent` is for `deletes`.
+/// `deletes`, `cascades` and `empty`. Only duplicates and `cascades` have examples: keys of rows,
+/// and names of foreign keys. `max_delete_percent` is for `deletes`.
 #[pyfunction]
 #[pyo3(signature = (reason, counts, examples = vec![], max_delete_percent = 100.0))]
 fn refuse_sync(
