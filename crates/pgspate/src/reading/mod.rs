@@ -22,7 +22,7 @@ mod watch;
 
 use std::sync::Arc;
 
-use arrow_schema::{Field, SchemaRef};
+use arrow_schema::SchemaRef;
 use serde_json::{Map, Value};
 
 pub(crate) use constants::check_constants;
@@ -81,8 +81,7 @@ pub(crate) struct SniffedInputs {
     pub(crate) unused_options: Vec<String>,
     /// What was guessed about the dialect of delimited text.
     guessed: later_input::GuessedDialect,
-    /// The warning about names in the input, in words: the first line may be a row, or the names
-    /// have another order than those of `--columns`.
+    /// The warning about names in the input, in words.
     pub(crate) names_warning: Option<String>,
 }
 
