@@ -203,3 +203,22 @@ fn a_created_table_is_the_same_however_the_load_commits() {
         case.db.run("drop table t");
     }
 }
+
+/// The server does not show which rows were written under the savepoints of a chunk with a rejected
+/// row.
+#[test]
+fn rows_beside_rejected_rows_are_not_taken_for_changed_rows() {
+    let case = LoadCase::new("");
+    let row = |id: usize| match id {
+        // After the sample, in the first chunk.
+        2_000 => format!("x,{:>999}\n", ""),
+        9_000..9_010 => format!("0{id},{:>999}\n", ""),
+        _ => format!("{id},{:>999}\n", ""),
+    };
+    case.put("t.csv", format!("id,note\n{}", (0..10_000).map(row).collect::<String>()));
+    let args = "t.csv --create --quiet --lanes 1";
+    case.load(&format!("{args} --rejects bad.csv --max-rejects 3")).refusal();
+    assert_ne!(case.value("select count(*) from t"), "0");
+    let said = case.load(&format!("{args} --commit chunk")).refusal();
+    assert!(said.contains("told from other rows"), "{said}");
+}

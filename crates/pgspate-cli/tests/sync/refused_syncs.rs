@@ -389,3 +389,20 @@ fn a_table_whose_rows_a_policy_hides_is_refused() {
     assert_eq!(seen.status, Some(0), "{}", seen.stderr);
     assert_eq!(case.rows("t").join(" "), "(1,0) (2,0)");
 }
+
+/// The table of differences has columns beside those of the source.
+#[test]
+fn more_columns_than_can_be_compared_are_refused() {
+    for (columns, is_refused) in [(1597, false), (1598, true)] {
+        let names: Vec<_> = (1..columns).map(|nth| format!("c{nth}")).collect();
+        let flags = names.join(" bool, ");
+        let case = LoadCase::new(&format!("create table t (id int primary key, {flags} bool)"));
+        case.put("t.csv", format!("id,{}\n1{}\n", names.join(","), ",t".repeat(columns - 1)));
+        if !is_refused {
+            assert_eq!(counts(&case, "t.csv --scope all"), [1, 0, 0, 0]);
+            continue;
+        }
+        let said = sync_and_expect_refusal(&case, "t.csv --scope all");
+        assert!(said.contains("the source has 1598 columns, but a sync compares at most 1597"));
+    }
+}

@@ -402,7 +402,7 @@ pub(crate) fn hint_chosen_type(error: Error, table: &TargetTable) -> Error {
     let current = column.and_then(|column| ColumnType::of_name(&column.ty.name));
     let wider = current.map(|current| infer::widen(current, value.as_bytes()));
     let to = wider.filter(|to| Some(*to) != current).unwrap_or(ColumnType::Text).sql();
-    error.hint(format!("Name the type of the column: `--type '{name}={to}'`."))
+    error.hint_also(&format!("Name the type of the column: `--type '{name}={to}'`."))
 }
 
 /// Adds a hint with a type that the value fits, for input that cannot be read again.

@@ -34,6 +34,10 @@ select exists (
 /// Oids of `int2vector` and `oidvector`, which are arrays by another name.
 const ARRAY_LIKE_TYPES: [u32; 2] = [22, 30];
 
+/// Most columns that a sync compares. A table has at most 1600 columns, and the table of differences
+/// has three columns beside those of the source.
+const COLUMNS_MAX: usize = 1597;
+
 /// A column of the target that the source has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SyncColumn {
@@ -170,6 +174,15 @@ impl SyncColumns {
             let names = table.columns.iter().map(|column| column.name.as_str());
             return Err(Error::new(ErrorKind::Usage, problem)
                 .hint_if(did_you_mean("column", name, names).filter(|_| !is_in_table)));
+        }
+        if written.len() > COLUMNS_MAX {
+            let message = format!(
+                "the source has {} columns, but a sync compares at most {COLUMNS_MAX}",
+                written.len()
+            );
+            return Err(Error::new(ErrorKind::Plan, message).hint(
+                "Leave columns out of the source, or replace the rows with `pgspate load`.",
+            ));
         }
         let column = |name: &str| table.columns.iter().find(|column| column.name == name);
         let sync_column = |name: &str| -> Option<SyncColumn> {
