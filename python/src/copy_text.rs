@@ -16,6 +16,7 @@ use crate::batch_queue::BatchQueue;
 use crate::call::{CallEnd, MakeBatches};
 use crate::errors::to_exception;
 use crate::rows::{PythonRows, RowFault};
+use crate::shape::{NamedColumns, OtherKeys};
 
 /// A Python iterator of COPY text. Each item is `bytes` with complete rows.
 #[pyclass(module = "pgspate._pgspate")]
@@ -42,6 +43,8 @@ impl CopyText {
         let queue = BatchQueue::with_capacity(1);
         // The caller's session sends the text, and nothing else ends the rows.
         let end = CallEnd::default();
+        let others = OtherKeys::NotNamed("Leave the key out.");
+        let columns = NamedColumns { names: columns, others };
         let (mut rows, _) =
             PythonRows::read_ahead(data, "rows", true, Some(columns), &queue, &end)?;
         let target = |ty| Some(BatchTarget { ty: pg_type(ty), guessed_type: None });

@@ -104,7 +104,11 @@ fn names_that_are_too_long_are_those_that_the_server_keeps() {
         let load = format!("{file} --quiet --restart --table");
         case.load(&format!("{load} t --create --type {long}=varchar(9)")).success();
         case.load(&format!("{load} t --add-columns")).success();
-        assert_eq!(case.columns(), format!("id bigint, {} varchar(9)", "x".repeat(62)), "{file}");
+        assert_eq!(
+            case.columns(),
+            format!("id bigint, {} character varying(9)", "x".repeat(62)),
+            "{file}"
+        );
         case.db.run("create table u (id int)");
         case.load(&format!("{load} u --add-columns")).success();
         assert_eq!([case.rows("t").len(), case.rows("u").len()], [2, 1], "{file}");

@@ -34,8 +34,8 @@ select exists (
 /// Oids of `int2vector` and `oidvector`, which are arrays by another name.
 const ARRAY_LIKE_TYPES: [u32; 2] = [22, 30];
 
-/// Most columns that a sync compares. A table has at most 1600 columns, and the table of differences
-/// has three columns beside those of the source.
+/// Most columns that a sync compares. A table has at most 1600 columns, and the table of
+/// differences has three columns beside those of the source.
 const COLUMNS_MAX: usize = 1597;
 
 /// A column of the target that the source has.

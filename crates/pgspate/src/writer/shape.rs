@@ -114,10 +114,10 @@ impl ShapeColumn {
     /// type by now. Without it the server would cast values that were encoded for the old type.
     /// `null` is the column of a null row, so that no privilege to read the table is needed.
     ///
-    /// The server finds no `array_eq` for arrays of two types. For equal types its planner finds the
-    /// condition true, so that it costs nothing when the statement runs. That cannot tell an array
-    /// from its elements, nor a domain from the base type that sets send. The type of such a column
-    /// is compared when the statement runs, which takes less than a microsecond.
+    /// The server finds no `array_eq` for arrays of two types. For equal types its planner finds
+    /// the condition true, so that it costs nothing when the statement runs. That cannot tell an
+    /// array from its elements, nor a domain from the base type that sets send. The type of such a
+    /// column is compared when the statement runs, which takes less than a microsecond.
     fn type_condition(&self, null: &str, number: &str, takes_rows: bool) -> String {
         let ty = self.ty;
         match self.element_and_array {
