@@ -105,7 +105,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l into-shards -d 
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l vacuum -d 'Run VACUUM (FREEZE, ANALYZE) afterwards'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l skip-blank-lines -d 'Skip empty lines, which COPY would read as records of one empty field'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l snake-case -d 'Read the fields\' names in snake case: OrderId and "Order ID" as order_id'
-complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l ignore-unknown -d 'Ignore fields and keys that match no column'
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l ignore-unknown -d 'Ignore fields and keys that match no column, or a generated column'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l add-columns -d 'Add columns that the table lacks, with types that fit the input'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l json -d 'Print the report, or with --plan the plan, as JSON on stdout'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -s q -l quiet -d 'Print errors only'
@@ -166,7 +166,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l vacuum -d 'Vacu
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l allow-empty -d 'Allow a source without rows to empty the scope, whatever --max-delete says'
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l skip-blank-lines -d 'Skip empty lines, which COPY would read as records of one empty field'
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l snake-case -d 'Read the fields\' names in snake case: OrderId and "Order ID" as order_id'
-complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l ignore-unknown -d 'Ignore fields and keys that match no column'
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l ignore-unknown -d 'Ignore fields and keys that match no column, or a generated column'
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l add-columns -d 'Add columns that the table lacks, with types that fit the input'
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l json -d 'Print the report as JSON on stdout'
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -s q -l quiet -d 'Print errors only'
@@ -191,7 +191,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l retry-for -d '
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l stall-timeout -d 'Drop a connection on which nothing arrives for this long' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l lock-timeout -d 'Wait this long for a lock that another session holds; 0 waits for ever' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l batch-rows -d 'Commit at most this many events together' -r
-complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l batch-bytes -d 'Commit at most this many MiB of events together, as read or as decoded; pgspate uses about eight times as much memory' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l batch-bytes -d 'Commit at most this many MiB of events together, as read or as decoded; pgspate uses three to four times as much memory' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l direct-rows -d 'Write batches of up to this many rows without a temporary table' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l batch-delay -d 'Let a batch wait this many milliseconds for more events while no batch is written' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand apply" -l source-table -d 'Apply rows without a table name to this table: flattened rows of Debezium, files of DMS' -r

@@ -374,23 +374,34 @@ async fn try_units(
     if session.as_ref().is_none_or(RecordSession::is_closed) {
         *session = None;
     }
-    let session = match session {
+    let open = match session {
         Some(session) => session,
         None => session.insert(RecordSession::open(core, LANE_LOCK_TIMEOUT).await?),
     };
     if units.iter().all(|unit| unit.way() != UnitWay::OwnTransaction) {
-        let answers = session.write_each(units).await?;
+        let answers = open.write_each(units).await?;
         return Ok(answers.into_iter().map(Some).collect());
     }
     let mut answers = Vec::with_capacity(units.len());
     for unit in units {
-        // An error of the first one alone says that nothing was sent.
-        match write_alone(session, unit).await {
+        let answer = match write_alone(open, unit).await {
+            // An error of the first one alone says that nothing was sent.
             Err(unsent) if answers.is_empty() => return Err(unsent),
-            Err(unsent) if unsent.kind() == ErrorKind::Connect => answers.push(None),
-            answer => answers.push(Some(answer.and_then(|answer| answer))),
+            Err(unsent) if unsent.kind() == ErrorKind::Connect => None,
+            answer => Some(answer.flatten()),
+        };
+        let is_lost = |answer: &Result<InsertOutcome>| {
+            answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Connect)
+        };
+        let has_ended = answer.as_ref().is_none_or(is_lost);
+        answers.push(answer);
+        if has_ended {
+            // The driver takes the connection for open until it notices the server's end.
+            *session = None;
+            break;
         }
     }
+    answers.resize_with(units.len(), || None);
     Ok(answers)
 }
 
