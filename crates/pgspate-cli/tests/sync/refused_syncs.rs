@@ -333,7 +333,7 @@ fn rows_that_a_foreign_key_writes_besides_the_differences_roll_the_sync_back() {
         let case = LoadCase::new(&create);
         let rows = case.rows("t");
         case.put("t.csv", source);
-        case.put("scope.csv", &source.replace("2,b,1\n", "").replace("2,b,7\n", ""));
+        case.put("scope.csv", source.replace("2,b,1\n", "").replace("2,b,7\n", ""));
         for args in ["t.csv --scope all", "scope.csv --table t --scope-by s"] {
             let said = sync_and_expect_refusal(&case, args);
             assert!(said.contains("more rows were deleted or updated than differ"), "{said}");
