@@ -98,8 +98,8 @@ fn names_that_are_too_long_are_those_that_the_server_keeps() {
     let case = LoadCase::new("");
     let name = format!("{}é", "x".repeat(62));
     let long = format!("{name}yz");
-    case.put("t.csv", &format!("id,{long}\n1,a\n"));
-    case.put("t.json", &format!("{{\"id\":1,\"{long}\":\"a\"}}\n"));
+    case.put("t.csv", format!("id,{long}\n1,a\n"));
+    case.put("t.json", format!("{{\"id\":1,\"{long}\":\"a\"}}\n"));
     for file in ["t.csv", "t.json"] {
         let load = format!("{file} --quiet --restart --table");
         case.load(&format!("{load} t --create --type {long}=varchar(9)")).success();
@@ -114,7 +114,7 @@ fn names_that_are_too_long_are_those_that_the_server_keeps() {
         assert_eq!([case.rows("t").len(), case.rows("u").len()], [2, 1], "{file}");
         case.db.run("drop table t, u");
     }
-    case.put("u.json", &format!("{{\"{name}1\":1,\"{name}2\":2}}\n"));
+    case.put("u.json", format!("{{\"{name}1\":1,\"{name}2\":2}}\n"));
     // Messages are longer than a line.
     let refusal = |args: &str| {
         let run = case.load(&format!("{args} --quiet"));
@@ -128,7 +128,7 @@ fn names_that_are_too_long_are_those_that_the_server_keeps() {
     assert!(said.contains("is named more than once"), "{said}");
     // Only a later record has the second key.
     let more = format!("{{\"{name}1\":1}}\n").repeat(40_000);
-    case.put("v.json", &format!("{more}{{\"{name}2\":2}}\n"));
+    case.put("v.json", format!("{more}{{\"{name}2\":2}}\n"));
     let said = refusal("v.json --table u --ignore-unknown");
     assert!(said.contains("but the first records do not have this key"), "{said}");
     assert_eq!(case.rows("u"), Vec::<String>::new());
