@@ -243,7 +243,8 @@ def _write_differences(run: Any, script: dict[str, Any], report: dict[str, Any])
             hint = "Another session changed some of these rows. Run the sync again."
             raise ServerError(message, sqlstate="40001", hint=hint, is_retryable=True)
     changed = run(script["count_changed"]).scalar() - changed_before
-    if changed > report["deleted"] + report["updated"]:
+    # An insert fires no action of a foreign key.
+    if changed > report["deleted"] + report["updated"] > 0:
         keys = [(name, 0) for name in run(script["cascading_keys"]).scalars()]
         _pgspate.refuse_sync("cascades", [], keys)
 

@@ -125,6 +125,8 @@ class Tuning(Report):
         proposals: Settings to change: ``name``, the current value ``now``, the proposed ``value``
             (``bare_value`` in the server's unit), ``reason``, ``risk``, and whether the change
             ``needs_restart``.
+        unseen: Settings of which the role or the database has a value of its own, and the server's
+            value cannot be read. Nothing is proposed for them.
         outstanding: Settings that an earlier call changed and that were not reverted.
         changed: Settings that were changed or reverted, each with its new value.
         left: Settings that were not changed, because they need a restart.
@@ -136,6 +138,7 @@ class Tuning(Report):
 
     machine: dict[str, Any] = field(default_factory=dict)
     proposals: list[dict[str, Any]] = field(default_factory=list)
+    unseen: list[str] = field(default_factory=list)
     outstanding: list[str] = field(default_factory=list)
     changed: list[tuple[str, str]] = field(default_factory=list)
     left: list[str] = field(default_factory=list)

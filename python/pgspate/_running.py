@@ -38,6 +38,7 @@ def running(stop: _pgspate.Stop | None = None) -> Iterator[_pgspate.Stop]:
     stop = stop or _pgspate.Stop()
     try:
         _running.add(stop)
+        _unreleased.difference_update([one for one in list(_unreleased) if one.release()])
         if _ending_thread not in (None, get_ident()):
             raise Cancelled("the interpreter ends")
         yield stop

@@ -133,6 +133,8 @@ fn set_data(
                 true => OtherKeys::Ignored,
                 false => OtherKeys::NotNamed(OTHER_KEYS_HINT),
             };
+            // Each of these names must be a column.
+            options.rows.ignore_unknown &= columns.is_none();
             let columns = columns.map(|names| NamedColumns { names, others });
             let is_stream = kind == "rows" && !is_list(&data);
             let (rows, batches) =

@@ -472,3 +472,5 @@ def test_other_keys_may_be_ignored(db, dsn):
         assert stored(db, "delete from t returning *") == [(1, None, None), (2, "y", None)]
     pgspate.sync(rows, "t", columns=["id"], ignore_unknown=True, scope="all", to=dsn)
     assert stored(db) == [(1, "none", None), (2, "none", None)]
+    with pytest.raises(pgspate.PlanError, match='column "nmae"'):
+        pgspate.load(rows, "t", columns=["id", "nmae"], ignore_unknown=True, to=dsn)

@@ -87,9 +87,11 @@ pub(crate) fn break_report_lines(text: &str, indent: &str) -> String {
 /// columns right of the line's begin.
 pub(crate) fn break_hanging_lines(text: &str, columns: usize, hanging: usize) -> String {
     let fill = |line: &str| {
-        let begin = line.len() - line.trim_start_matches(' ').len();
-        let indent = " ".repeat(begin + hanging);
-        textwrap::fill(line, break_options(columns).subsequent_indent(&indent))
+        let text = line.trim_start_matches(' ');
+        let begin = line.len() - text.len();
+        let hanging = " ".repeat(begin + hanging);
+        let options = break_options(columns).initial_indent(&line[..begin]);
+        textwrap::fill(text, options.subsequent_indent(&hanging))
     };
     text.split_inclusive('\n').map(fill).collect()
 }
@@ -206,6 +208,7 @@ mod tests {
         let text = "lanes  one two three\n  a bcd efgh ij klmn\n\n";
         let broken = "lanes  one two\n       three\n  a bcd efgh ij\n         klmn\n\n";
         assert_eq!(break_hanging_lines(text, 17, 7), broken);
+        assert_eq!(break_hanging_lines("  too-wide-a-word\n", 10, 2), "  too-wide-a-word\n");
     }
 
     #[test]

@@ -39,9 +39,8 @@ pub struct TargetTable {
     pub self_references: Vec<String>,
     /// Names of indexes, each with whether the index enforces uniqueness or exclusion.
     pub indexes: Vec<(String, bool)>,
-    /// Names of enabled rules for INSERT, UPDATE or DELETE, each with whether the rule's statements
-    /// run instead of the original one.
-    pub rules: Vec<(String, bool)>,
+    /// Enabled rules for INSERT, UPDATE or DELETE.
+    pub rules: Vec<RewriteRule>,
     /// Number of leaf partitions.
     pub partitions: i64,
     /// Whether row-level security applies to the current role.
@@ -54,6 +53,29 @@ pub struct TargetTable {
     pub unlogged: UnloggedExtent,
     /// A digest of the table's definition, for [`KnownDefinitions`].
     pub fingerprint: String,
+}
+
+/// A rule of a table (`create rule`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RewriteRule {
+    /// The rule's name, unquoted.
+    pub name: String,
+    /// Whether the rule's statements run instead of the original one (`do instead`).
+    pub is_instead: bool,
+    /// Whether the rule is for INSERT.
+    pub is_for_insert: bool,
+}
+
+impl RewriteRule {
+    /// Parses an element of [`RULES`].
+    fn parse(text: &str) -> RewriteRule {
+        let (facts, name) = text.split_at(2);
+        RewriteRule {
+            name: name.to_owned(),
+            is_instead: facts.starts_with('i'),
+            is_for_insert: facts.ends_with('i'),
+        }
+    }
 }
 
 /// How much of a table a server crash empties: the unlogged partitions, or the table itself.
@@ -231,12 +253,11 @@ impl<'a> KnownDefinitions<'a> {
     }
 }
 
-/// The names of rules for writing statements on table `c`, and whether they are `instead` rules.
+/// The rules for writing statements on table `c`: a letter for each fact, and the name.
 const RULES: &str = "\
-array(select rulename::text from pg_rewrite
-      where ev_class = c.oid and ev_type <> '1' and ev_enabled <> 'D' order by 1),
-array(select is_instead from pg_rewrite
-      where ev_class = c.oid and ev_type <> '1' and ev_enabled <> 'D' order by rulename::text)";
+array(select case when is_instead then 'i' else 'a' end
+             || case when ev_type = '3' then 'i' else 'o' end || rulename::text
+      from pg_rewrite where ev_class = c.oid and ev_type <> '1' and ev_enabled <> 'D' order by 1)";
 
 const FROM: &str = "\
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
@@ -385,7 +406,7 @@ impl TargetTable {
                 storage: TableStorage::read(client, oid).await.map_err(failed())?,
                 unlogged: UnloggedExtent::from_flags(&row.get::<_, Vec<Option<bool>>>(8)),
                 fingerprint: row.get(9),
-                rules: row.get::<_, Vec<_>>(10).into_iter().zip(row.get::<_, Vec<_>>(11)).collect(),
+                rules: row.get::<_, Vec<&str>>(10).into_iter().map(RewriteRule::parse).collect(),
             }));
         }
     }
@@ -418,7 +439,15 @@ impl TargetTable {
     /// [`ErrorKind::Plan`] for a table with such a rule. A view may have one: it makes the view
     /// writable.
     pub fn check_no_instead_rule(&self) -> Result<()> {
-        self.refuse_rule(self.rules.iter().find(|(_, is_instead)| *is_instead))
+        self.refuse_rule(|rule| rule.is_instead)
+    }
+
+    /// Refuses a table with a rule that runs other statements instead of an INSERT.
+    ///
+    /// # Errors
+    /// Those of [`TargetTable::check_no_instead_rule`].
+    pub fn check_no_rule_instead_of_insert(&self) -> Result<()> {
+        self.refuse_rule(|rule| rule.is_instead && rule.is_for_insert)
     }
 
     /// Refuses a table with any rule. The counts of written rows would include those of the rule.
@@ -426,12 +455,14 @@ impl TargetTable {
     /// # Errors
     /// [`ErrorKind::Plan`] for a table with rules.
     pub fn check_no_rule(&self) -> Result<()> {
-        self.refuse_rule(self.rules.first())
+        self.refuse_rule(|_| true)
     }
 
-    fn refuse_rule(&self, rule: Option<&(String, bool)>) -> Result<()> {
-        let Some((rule, _)) = rule.filter(|_| self.kind != 'v') else { return Ok(()) };
-        let message = format!("rule \"{rule}\" rewrites statements that write {}", self.sql_name);
+    fn refuse_rule(&self, is_refused: impl Fn(&RewriteRule) -> bool) -> Result<()> {
+        let mut rules = self.rules.iter().filter(|rule| is_refused(rule));
+        let Some(rule) = rules.next().filter(|_| self.kind != 'v') else { return Ok(()) };
+        let message =
+            format!("rule \"{}\" rewrites statements that write {}", rule.name, self.sql_name);
         Err(Error::new(ErrorKind::Plan, message).hint(
             "Replace the rule by a trigger. `pgspate load` writes by COPY, which no rule rewrites.",
         ))

@@ -304,6 +304,9 @@ fn a_generated_column_in_the_header_is_refused_or_skipped() {
     assert!(case.refusal("g.csv --header no --columns a,b").contains("is a generated column"));
     case.load("g.csv --ignore-unknown");
     assert_eq!(case.rows("g"), ["(1,2)"]);
+    case.put("g.ndjson", "{\"a\":2,\"b\":3}\n");
+    case.load("g.ndjson --ignore-unknown");
+    assert_eq!(case.rows("g"), ["(1,2)", "(2,4)"]);
 }
 
 #[test]

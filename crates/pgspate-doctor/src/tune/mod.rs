@@ -75,7 +75,6 @@ pub struct TuneAdvice {
     pub proposals: Vec<SettingProposal>,
     /// Settings of which the session has a value of its own, and the server's value cannot be read.
     /// For them, and for those that follow them, nothing is proposed.
-    #[serde(skip)]
     pub unseen: Vec<&'static str>,
     /// Settings that an earlier `tune` has changed and not put back.
     pub outstanding: Vec<String>,

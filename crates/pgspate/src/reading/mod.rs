@@ -56,7 +56,7 @@ use crate::plan::{
 use crate::source::Input;
 use crate::{Error, ErrorKind, Result};
 use pgspate_base::is_alike;
-use pgspate_target::TargetTable;
+use pgspate_target::{TargetColumn, TargetTable};
 
 /// Inputs, and the format and columns that were detected.
 #[derive(Clone)]
@@ -471,7 +471,8 @@ impl SniffedInputs {
         options.has_sampled_columns = self.makes_columns && !self.header_overridden;
         options.snake_case = self.snake_case;
         if !self.header_overridden {
-            let names = table.columns.iter().map(|column| &column.name);
+            let skips = |column: &TargetColumn| ignore_unknown && column.is_generated;
+            let names = table.columns.iter().filter(|column| !skips(column)).map(|it| &it.name);
             let spellings = names.flat_map(|name| [name.clone(), name.to_lowercase()]);
             options.table_columns = Arc::new(spellings.collect());
         }

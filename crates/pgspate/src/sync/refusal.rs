@@ -128,12 +128,12 @@ impl SyncRefusal {
                 let keys = keys.iter().map(|key| format!("\"{key}\"")).collect::<Vec<_>>();
                 (
                     format!(
-                        "more rows were deleted or updated than differ, by foreign key {}",
+                        "more rows were deleted or updated than differ: by foreign key {}, or by a \
+                         trigger",
                         keys.join(" or ")
                     ),
-                    "Its action would delete or change rows that the source does not. Nothing is \
-                     written. Declare the foreign key without an action and `deferrable initially \
-                     deferred`.",
+                    "The action of the key would delete or change rows that the source keeps. \
+                     Declare the foreign key without an action and `deferrable initially deferred`.",
                 )
             }
         };

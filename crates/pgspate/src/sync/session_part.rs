@@ -141,11 +141,12 @@ pub(super) async fn write_differences(
     let written = apply_changes(client, sync, statements, &report).await?;
     let is_measured_here = statements.storage.is_measured_here;
     report.set_cost(is_measured_here.then_some(written.cost));
-    let mut counted = TransactionCounters::read(client, oid).await?.since(before);
-    counted.updated = counted.updated.saturating_sub(written.undone_updates);
+    let counted = TransactionCounters::read(client, oid).await?.since(before).since(written.undone);
     report.updated_hot = is_measured_here.then_some(counted.updated_hot);
     if is_measured_here {
-        if counted.deleted + counted.updated > report.deleted + report.updated {
+        let differing = report.deleted + report.updated;
+        // An insert fires no action of a foreign key.
+        if differing > 0 && counted.deleted + counted.updated > differing {
             SyncRefusal::Cascades(read_cascading_keys(client, oid).await?).refuse("")?;
         }
         report.note_kept_out(counted, &sync.staging.table.sql_name);
@@ -326,7 +327,7 @@ async fn apply_changes(
     report: &SyncReport,
 ) -> Result<WrittenChanges> {
     let mut all = StatementCost::default();
-    let mut undone_updates = 0;
+    let mut undone = TransactionCounters::default();
     let failed_to = |what: &str| server_error(format!("could not {what}"));
     let planned = statements.planned(client);
     let (table_bytes, changed) = (sync.staging.table_bytes, report.deleted + report.updated);
@@ -345,7 +346,7 @@ async fn apply_changes(
     if updates && report.updated > 0 {
         let updates = swap_values::update(client, sync, statements).await?;
         all.add(updates.cost);
-        undone_updates = updates.undone_updates;
+        undone = updates.undone;
     }
     if report.inserted > 0 {
         let refused = server_error(INSERT_REFUSED.to_owned());
@@ -360,12 +361,12 @@ async fn apply_changes(
         let message = format!("{found} rows differ, but {} were written", all.rows);
         return Err(Error::new(ErrorKind::Server, message).hint(
             "The deletes or updates of this sync changed rows that were still to be written: by a \
-             trigger, or by a foreign key of the table to itself that deletes or clears. Nothing \
-             is written. Declare the foreign key without an action and `deferrable initially \
+             trigger, or by a foreign key of the table to itself that deletes or clears. Declare \
+             the foreign key without an action and `deferrable initially \
              deferred`.",
         ));
     }
-    Ok(WrittenChanges { cost: all, undone_updates })
+    Ok(WrittenChanges { cost: all, undone })
 }
 
 /// Returns whether the INSERT was refused because of a unique value that the table has. Another

@@ -65,8 +65,8 @@ struct SwapConstraints {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WrittenChanges {
     pub(super) cost: StatementCost,
-    /// Updates that were rolled back. The server counts them nevertheless.
-    pub(super) undone_updates: u64,
+    /// Work that was rolled back. The server counts it nevertheless.
+    pub(super) undone: TransactionCounters,
 }
 
 /// Updates the rows that differ. If the server refuses the update because rows exchange unique
@@ -76,7 +76,7 @@ pub(super) async fn update(
     sync: &PreparedSync,
     statements: &SyncStatements<'_>,
 ) -> Result<WrittenChanges> {
-    let written = |cost| WrittenChanges { cost, undone_updates: 0 };
+    let written = |cost| WrittenChanges { cost, undone: TransactionCounters::default() };
     let failed = || server_error("could not update rows".to_owned());
     let update = statements.update();
     let planned = statements.planned(client);
@@ -103,9 +103,9 @@ pub(super) async fn update(
     }
     let refused = failed()(refused);
     client.batch_execute("rollback to savepoint pgspate_update").await.map_err(failed())?;
-    let undone_updates = TransactionCounters::read(client, oid).await?.since(before).updated;
+    let undone = TransactionCounters::read(client, oid).await?.since(before);
     match swap_by_reinserting(client, sync, statements, &constraints).await {
-        Ok(Some(cost)) => Ok(WrittenChanges { cost, undone_updates }),
+        Ok(Some(cost)) => Ok(WrittenChanges { cost, undone }),
         // The refusal of the UPDATE names values of the source, so this error is reported.
         Ok(None) => Err(constraints.explain(refused)),
         Err(error) if error.sqlstate().is_some_and(|code| conflicts.contains(&code)) => {

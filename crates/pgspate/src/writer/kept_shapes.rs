@@ -135,12 +135,18 @@ impl WriterCore {
 
     /// Returns whether the table's columns are known to have other types than the shape's.
     async fn has_other_types(&self, shape: &InsertShape) -> bool {
+        let fresh = || {
+            let kept = self.shapes().get(&shape.request).cloned();
+            kept.filter(|kept| kept.refused.is_some_and(|at| at.elapsed() < RECHECK_PAUSE))
+        };
+        let differs = |kept: KeptShape| kept.shape.column_types != shape.column_types;
+        if let Some(kept) = fresh() {
+            return differs(kept);
+        }
         let mut connection = self.facts.lock().await;
-        let kept = self.shapes().get(&shape.request).cloned();
-        let is_fresh =
-            |kept: &KeptShape| kept.refused.is_some_and(|at| at.elapsed() < RECHECK_PAUSE);
-        if let Some(kept) = kept.filter(is_fresh) {
-            return kept.shape.column_types != shape.column_types;
+        // Another caller may have read it meanwhile.
+        if let Some(kept) = fresh() {
+            return differs(kept);
         }
         let now = self.read_shape(&mut connection, &shape.request).await;
         if let Some(kept) = self.shapes().get_mut(&shape.request) {
@@ -169,7 +175,7 @@ impl WriterCore {
             }
         };
         facts.table.check_is_user_schema()?;
-        facts.table.check_no_instead_rule()?;
+        facts.table.check_no_rule_instead_of_insert()?;
         let read = InsertShape::new(request.clone(), facts, self.options.shares_triggers)?;
         let mut shapes = self.shapes();
         if let Some(kept) = shapes.get_mut(request) {
