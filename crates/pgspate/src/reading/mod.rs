@@ -91,8 +91,7 @@ pub(crate) type MakeEncoder = Box<dyn Fn() -> Box<dyn ChunkEncoder> + Send + Syn
 /// How the fields of delimited inputs are mapped to columns.
 #[derive(Clone)]
 pub(crate) struct FieldMapping {
-    /// Takes an input's header. Returns the number of fields in a record, and for each column the
-    /// position of its field.
+    /// Returns the number of fields in a record, and each column's field, by an input's header.
     map: MapFields,
     /// The names of the columns.
     columns: Arc<[String]>,
@@ -471,9 +470,9 @@ impl SniffedInputs {
         options.has_sampled_columns = self.makes_columns && !self.header_overridden;
         options.snake_case = self.snake_case;
         if !self.header_overridden {
-            let skips = |column: &TargetColumn| ignore_unknown && column.is_generated;
-            let names = table.columns.iter().filter(|column| !skips(column)).map(|it| &it.name);
-            let spellings = names.flat_map(|name| [name.clone(), name.to_lowercase()]);
+            let takes = |column: &&TargetColumn| !(ignore_unknown && column.is_generated);
+            let columns = table.columns.iter().filter(takes);
+            let spellings = columns.flat_map(|it| [it.name.clone(), it.name.to_lowercase()]);
             options.table_columns = Arc::new(spellings.collect());
         }
         options.inputs = self.names().into();

@@ -133,7 +133,7 @@ impl SyncRefusal {
                         keys.join(" or ")
                     ),
                     "The action of the key would delete or change rows that the source keeps. \
-                     Declare the foreign key without an action and `deferrable initially deferred`.",
+                     Declare the key without an action and `deferrable initially deferred`.",
                 )
             }
         };

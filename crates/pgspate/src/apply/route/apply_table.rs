@@ -153,8 +153,8 @@ async fn read_defaults(client: &Client, table: &TargetTable) -> Result<HashMap<S
 /// Checks that events can be applied to the relation.
 ///
 /// # Errors
-/// [`ErrorKind::Plan`] if the relation is no table or has an `instead` rule, or if row-level security
-/// may hide rows of it.
+/// [`ErrorKind::Plan`] if the relation is no table or has an `instead` rule, or if row-level
+/// security may hide rows of it.
 fn check_takes_events(table: &TargetTable) -> Result<()> {
     table.check_is_user_schema()?;
     if !matches!(table.kind, 'r' | 'p') {
