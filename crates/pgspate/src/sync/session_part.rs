@@ -362,8 +362,7 @@ async fn apply_changes(
         return Err(Error::new(ErrorKind::Server, message).hint(
             "The deletes or updates of this sync changed rows that were still to be written: by a \
              trigger, or by a foreign key of the table to itself that deletes or clears. Declare \
-             the foreign key without an action and `deferrable initially \
-             deferred`.",
+             the foreign key without an action and `deferrable initially deferred`.",
         ));
     }
     Ok(WrittenChanges { cost: all, undone })

@@ -12,18 +12,15 @@ use pgspate_target::{TargetTable, TypedQuery, read_session, server_error, sugges
 /// How long the session that reads facts waits for a lock, in milliseconds.
 const FACTS_LOCK_TIMEOUT: i32 = 1000;
 
-/// Whether rules rewrite an INSERT into the table, and the columns of the primary key.
-const RULES_AND_KEY: &str = "\
-select exists (select from pg_catalog.pg_rewrite
-               where ev_class operator(pg_catalog.=) $1 and ev_type operator(pg_catalog.=) '3'),
-       array(select a.attname::text
-             from pg_catalog.pg_constraint c,
-                  pg_catalog.unnest(c.conkey) with ordinality as k(number, place),
-                  pg_catalog.pg_attribute a
-             where c.conrelid operator(pg_catalog.=) $1 and c.contype operator(pg_catalog.=) 'p'
-               and a.attrelid operator(pg_catalog.=) $1
-               and a.attnum operator(pg_catalog.=) k.number
-             order by k.place)";
+/// The columns of the primary key.
+const PRIMARY_KEY: &str = "\
+select a.attname::text
+from pg_catalog.pg_constraint c,
+     pg_catalog.unnest(c.conkey) with ordinality as k(number, place),
+     pg_catalog.pg_attribute a
+where c.conrelid operator(pg_catalog.=) $1 and c.contype operator(pg_catalog.=) 'p'
+  and a.attrelid operator(pg_catalog.=) $1 and a.attnum operator(pg_catalog.=) k.number
+order by k.place";
 
 /// The triggers of a table and its partitions that run for an updated row: the name, and whether
 /// the trigger may keep the row as it is.
@@ -63,8 +60,8 @@ pub(super) async fn read_facts(connection: &Connection, name: &str) -> Result<Sh
     // A shape that is read without the table's keys would lack them later.
     check_no_dropped_keys_for_writers(client, table.oid).await?;
     let session = read_session(client).await?;
-    let failed = server_error(format!("could not read the rules of table {name}"));
-    let rules = client.fetch_one(RULES_AND_KEY, &[&table.oid]).await.map_err(failed)?;
+    let failed = server_error(format!("could not read the primary key of table {name}"));
+    let key = client.fetch_all(PRIMARY_KEY, &[&table.oid]).await.map_err(failed)?;
     let failed = server_error(format!("could not read the triggers of table {name}"));
     let triggers = client.fetch_all(UPDATE_TRIGGERS, &[&table.oid]).await.map_err(failed)?;
     let update_triggers = triggers.iter().map(|row| (row.get(0), row.get(1))).collect();
@@ -72,10 +69,9 @@ pub(super) async fn read_facts(connection: &Connection, name: &str) -> Result<Sh
     let types: Vec<u32> = table.columns.iter().map(|column| column.ty.base().oid).collect();
     let arrays = client.fetch_all(ARRAY_TYPES, &[&types]).await.map_err(failed)?;
     Ok(ShapeFacts {
+        primary_key: key.iter().map(|row| row.get(0)).collect(),
         table,
         session,
-        has_insert_rules: rules.get(0),
-        primary_key: rules.get(1),
         update_triggers,
         arrays: arrays.iter().map(|row| (row.get(0), row.get(1))).collect(),
     })

@@ -317,8 +317,8 @@ impl RecordLane {
     }
 }
 
-/// Returns whether the error of a set concerns each of its units, so that no half is tried: the
-/// outcome is unknown, or the table's columns have other types.
+/// Returns whether the error of a set concerns each of its units: the outcome is unknown, or the
+/// table's columns have other types. Then no half of the set is tried.
 fn concerns_all(error: &Error) -> bool {
     error.kind() == ErrorKind::OutcomeUnknown || has_outdated_types(error)
 }

@@ -45,8 +45,6 @@ pub(super) struct ShapeFacts {
     pub(super) table: TargetTable,
     /// The settings of a session.
     pub(super) session: SessionSettings,
-    /// Whether rules rewrite an INSERT into the table.
-    pub(super) has_insert_rules: bool,
     /// The columns of the primary key.
     pub(super) primary_key: Vec<String>,
     /// The triggers that run for an updated row: name, and whether it may keep the row as it is.
@@ -196,7 +194,8 @@ impl InsertShape {
                 encoder: FieldEncoder::new(&column.ty, session).ok(),
             })
         });
-        let proves_types = !table.commits_across_nodes && !facts.has_insert_rules;
+        let has_insert_rules = table.rules.iter().any(|rule| rule.is_for_insert);
+        let proves_types = !table.commits_across_nodes && !has_insert_rules;
         let columns: Vec<ShapeColumn> = columns.collect();
         let (single_insert, set_insert) = inserts_sql(&request, table, &columns, proves_types);
         let mut shape = InsertShape {
@@ -218,7 +217,7 @@ impl InsertShape {
             columns,
             request,
         };
-        let row_obstacle = match facts.has_insert_rules {
+        let row_obstacle = match has_insert_rules {
             true => Some("rules rewrite an INSERT into the table".to_owned()),
             false => shape.find_row_obstacle(table),
         };
