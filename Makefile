@@ -60,12 +60,14 @@ test: test-rust test-python
 test-rust:
 	$(CARGO) test --workspace
 
-# The tests run twice. The environment without libraries shows that the package needs none.
+# The tests run twice. The environment without libraries shows that the package needs none. Tests wait
+# for servers and processes, so there are more workers than a small machine has processors.
+PYTEST_WORKERS = 3
 test-python: $(VENV)/made $(BARE)/made
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/maturin develop -q -m python/Cargo.toml
 	cd python && ../$(VENV)/bin/mypy
-	cd python && ../$(VENV)/bin/python -m pytest
-	cd python && PYTHONPATH=$(CURDIR)/python ../$(BARE)/bin/python -m pytest
+	cd python && ../$(VENV)/bin/python -m pytest -n $(PYTEST_WORKERS)
+	cd python && PYTHONPATH=$(CURDIR)/python ../$(BARE)/bin/python -m pytest -n $(PYTEST_WORKERS)
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/maturin build -q -i $(VENV)/bin/python \
 		-m python/Cargo.toml -o target/wheels-debug
 	PYTHON=$(VENV)/bin/python sh release/try-wheel.sh target/wheels-debug $(FRESH)-debug

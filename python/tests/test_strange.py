@@ -182,33 +182,34 @@ def test_the_first_and_last_datetimes_are_loaded(db, dsn):
     ]
 
 
-def test_a_value_is_stored_as_its_text_in_columns_of_every_type(db, dsn):
-    types = "text varchar(40) jsonb numeric numeric(6,2) float8 float4 int8 int4 int2 bool date"
-    types += " timestamp timestamptz oid interval date[] char(3)"
+@pytest.mark.parametrize("ty", [
+    "text", "varchar(40)", "jsonb", "numeric", "numeric(6,2)", "float8", "float4", "int8", "int4",
+    "int2", "bool", "date", "timestamp", "timestamptz", "oid", "interval", "date[]", "char(3)",
+])
+def test_a_value_is_stored_as_its_text_in_a_column_of_any_type(db, dsn, ty):
     values = [
         *(0, 1, -1, 32767, 32768, -2147483648, 2**31, 2**63 - 1, -(2**63), 2**63),
         *(0.1, -0.0, 1e300, 1.5, 5e-324, 100000.0, float("inf"), float("nan")),
         *(dt.date(2024, 2, 29), True),
     ]
-    for nth, ty in enumerate(types.split()):
-        db.execute(f"create table t{nth} (a {ty})")
-        for value in values:
-            try:
-                db.execute(f"insert into t{nth} values (%s::text::{ty})", [_text_of(value)])
-                expected = stored(db, f"delete from t{nth} returning a::text")
-            except psycopg.Error as error:
-                expected = error.sqlstate
-            try:
-                pgspate.load([(value,)], f"t{nth}", to=dsn)
-                found = stored(db, f"delete from t{nth} returning a::text")
-            except pgspate.Error as error:
-                found = error.sqlstate
-            is_char = ty in ("varchar(40)", "char(3)")
-            if isinstance(expected, list) and is_char and found != expected:
-                # A cast truncates a text that is too long; a load refuses it.
-                assert found == "22001"
-                continue
-            assert found == expected, (ty, value)
+    db.execute(f"create table t (a {ty})")
+    for value in values:
+        try:
+            db.execute(f"insert into t values (%s::text::{ty})", [_text_of(value)])
+            expected = stored(db, "delete from t returning a::text")
+        except psycopg.Error as error:
+            expected = error.sqlstate
+        try:
+            pgspate.load([(value,)], "t", to=dsn)
+            found = stored(db, "delete from t returning a::text")
+        except pgspate.Error as error:
+            found = error.sqlstate
+        is_char = ty in ("varchar(40)", "char(3)")
+        if isinstance(expected, list) and is_char and found != expected:
+            # A cast truncates a text that is too long; a load refuses it.
+            assert found == "22001"
+            continue
+        assert found == expected, value
 
 
 def _text_of(value):

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use pgspate_base::{Error, ErrorKind};
-use pgspate_input::source::{Compression, Input, SourceOptions, resolve};
+use pgspate_input::source::{Compression, Input, RangeReader, SourceOptions, resolve};
 use tokio::runtime::Runtime;
 
 /// The reply to one request, with its faults.
@@ -276,6 +276,43 @@ fn objects_are_read_by_ranges_in_order() {
             assert!(input.fingerprint().unwrap().ends_with(":one"));
         }
     }
+}
+
+/// Returns how many requests the server gets while `read` reads ranges of an object of `len` bytes.
+fn requests_for_ranges(len: usize, read: impl Fn(&dyn RangeReader, &[u8])) -> usize {
+    let (runtime, body) = (runtime(), random_letters(len));
+    let object = Arc::clone(&body);
+    let server = ScriptedServer::start(move |_| whole_object(&object));
+    let input = open(&runtime, "s3://b/x.parquet", &s3(&server)).unwrap();
+    let before = server.count.load(Ordering::SeqCst);
+    read(input.ranges().unwrap().as_ref(), &body);
+    server.count.load(Ordering::SeqCst) - before
+}
+
+#[test]
+fn ranges_of_an_object_need_few_requests() {
+    let small = requests_for_ranges(300_000, |ranges, body| {
+        for start in [0, 299_996, 150_000, 200_000] {
+            assert_eq!(ranges.read(start as u64, 4).unwrap(), &body[start..start + 4]);
+        }
+        let each = ranges.read_each(&[(7, 100), (1000, 5)]).unwrap();
+        assert_eq!(each, [&body[7..107], &body[1000..1005]]);
+    });
+    assert_eq!(small, 1);
+    let large = requests_for_ranges(3 << 20, |ranges, body| {
+        let len = body.len();
+        for start in [len - 4, len - 40_000, len - 8] {
+            assert_eq!(ranges.read(start as u64, 4).unwrap(), &body[start..start + 4]);
+        }
+        // Two requests: the third range is far from the others.
+        let wanted = [(10, 70_000), (200_000, 30), (2_000_000, 1_000)];
+        let each = ranges.read_each(&wanted).unwrap();
+        for (bytes, (start, len)) in each.iter().zip(wanted) {
+            assert_eq!(bytes, &body[start as usize..start as usize + len]);
+        }
+        assert!(ranges.read_each(&[(0, 1), (len as u64 - 1, 2)]).is_err());
+    });
+    assert_eq!(large, 3);
 }
 
 #[test]

@@ -218,7 +218,7 @@ impl BatchSource for RowGroupSlice {
         let metadata = file.metadata.metadata().row_group(self.group);
         let slice_rows = self.rows.end - self.rows.start;
         let stored =
-            ParquetBytes::windowed(file.ranges.clone(), metadata, slice_rows, self.group_rows);
+            ParquetBytes::windowed(file.ranges.clone(), metadata, &self.rows, self.group_rows)?;
         let reader = run_decoder(&file.name, &stored, || {
             let mask = ProjectionMask::all();
             let hint = Some(file.metadata.schema().fields());

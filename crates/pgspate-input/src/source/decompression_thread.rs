@@ -1,6 +1,6 @@
 //! Decompresses an input on a separate thread, ahead of the reader.
 //!
-//! At most [`BLOCKS_MAX`] blocks of [`BLOCK_BYTES`] are decompressed ahead. Bytes before a fault
+//! At most [`BLOCKS_MAX`] blocks of up to [`BLOCK_BYTES`] are decompressed ahead. Bytes before a fault
 //! are returned before the error. A thread that ends without a final message is an error, not the
 //! end of the data.
 
@@ -21,6 +21,25 @@ const BLOCK_BYTES: usize = 1 << 20;
 
 /// Eight blocks bridge the pauses of a reader and take little memory.
 const BLOCKS_MAX: usize = 8;
+
+/// The smallest block, for small inputs.
+const BLOCK_BYTES_MIN: usize = 64 << 10;
+
+/// The usual factor by which compressed rows grow when they are decompressed.
+const INFLATION: u64 = 8;
+
+/// Returns how many bytes of an input of `stored` compressed bytes are decompressed ahead, as far
+/// as its size tells.
+pub(super) fn bytes_ahead(stored: u64) -> u64 {
+    stored.saturating_mul(INFLATION).min((BLOCKS_MAX * BLOCK_BYTES) as u64)
+}
+
+/// Returns the size of the blocks for an input of `stored` compressed bytes. A small input needs no
+/// large block.
+fn block_bytes(stored: Option<u64>) -> usize {
+    let expected = stored.map_or(BLOCK_BYTES as u64, bytes_ahead);
+    (expected as usize).next_power_of_two().clamp(BLOCK_BYTES_MIN, BLOCK_BYTES)
+}
 
 /// The reader's side of a decompression thread: decompressed blocks, in order.
 pub(super) struct DecompressionThread {
@@ -56,7 +75,8 @@ pub(super) enum ReadInterrupt {
 }
 
 impl DecompressionThread {
-    /// Starts a thread that decompresses by reading `decoded`.
+    /// Starts a thread that decompresses by reading `decoded`. `stored` is the size of the
+    /// compressed input in bytes, if it is known.
     ///
     /// # Errors
     /// [`ErrorKind::Source`] if the thread cannot be started.
@@ -64,7 +84,9 @@ impl DecompressionThread {
         decoded: DecompressedReader<R>,
         name: Arc<str>,
         interrupt: ReadInterrupt,
+        stored: Option<u64>,
     ) -> Result<DecompressionThread> {
+        let block_bytes = block_bytes(stored);
         let (full_sender, full_blocks) = sync_channel(BLOCKS_MAX - 1);
         let (empty_blocks, empty_receiver) = channel();
         let stop = Arc::new(AtomicBool::new(false));
@@ -74,6 +96,7 @@ impl DecompressionThread {
             .spawn(move || {
                 decompress_blocks(
                     decoded,
+                    block_bytes,
                     &full_sender,
                     &empty_receiver,
                     &stop_in_thread,
@@ -108,7 +131,7 @@ impl DecompressionThread {
     pub(super) fn fill(&mut self) -> Result<&[u8]> {
         if self.used == self.len && !self.done {
             let empty = std::mem::take(&mut self.block);
-            if empty.len() == BLOCK_BYTES {
+            if !empty.is_empty() {
                 // If the thread has ended, the block is dropped.
                 let _ = self.empty_blocks.send(empty);
             }
@@ -153,13 +176,14 @@ impl Drop for DecompressionThread {
 /// Decompresses block after block, until the end of the data, an error, or `stop`.
 fn decompress_blocks<R: BufRead>(
     mut decoded: DecompressedReader<R>,
+    block_bytes: usize,
     full_blocks: &SyncSender<DecompressionMessage>,
     empty_blocks: &Receiver<Vec<u8>>,
     stop: &AtomicBool,
     name: &str,
 ) {
     while !stop.load(Ordering::Relaxed) {
-        let mut block = empty_blocks.try_recv().unwrap_or_else(|_| vec![0; BLOCK_BYTES]);
+        let mut block = empty_blocks.try_recv().unwrap_or_else(|_| vec![0; block_bytes]);
         let mut len = 0;
         let last = loop {
             match decoded.read(&mut block[len..]) {

@@ -30,6 +30,13 @@ pub(super) struct FetchLimits {
     pub(super) in_flight_max: usize,
 }
 
+impl FetchLimits {
+    /// Returns the most bytes that are read ahead.
+    pub(super) fn bytes(self) -> u64 {
+        self.range_bytes.saturating_mul(self.in_flight_max as u64)
+    }
+}
+
 /// A message from the fetching task to the reader.
 enum FetchMessage {
     /// The receiver of the bytes of the next range, which may still be in flight.

@@ -18,7 +18,9 @@ use super::file_version::FileVersion;
 use super::local::{LocalFile, open_error};
 use super::ranges::{FileRangeReader, RemoteRangeReader};
 use super::remote::{RemoteObject, object_changed_error};
-use super::{Compression, InputReader, RangeReader, name, read_error, source_error};
+use super::{
+    Compression, InputReader, RangeReader, decompression_thread, name, read_error, source_error,
+};
 use crate::{Error, ErrorKind, Result, Secret};
 
 /// The size of a range request that only peeks at an object's first bytes.
@@ -410,7 +412,7 @@ impl Input {
             InputLocation::Remote { remote, runtime, .. } => match remote.random_access_size() {
                 Some(size) => {
                     let (remote, runtime) = (Arc::clone(remote), runtime.clone());
-                    Ok(Arc::new(RemoteRangeReader { remote, size, runtime }))
+                    Ok(Arc::new(RemoteRangeReader::new(remote, size, runtime)))
                 }
                 None => {
                     let message = format!(
@@ -421,6 +423,24 @@ impl Input {
                         .hint("Download the file first, and name the local copy."))
                 }
             },
+        }
+    }
+
+    /// Returns the memory in bytes that the input takes if it is opened before it is read: the bytes
+    /// that its reader reads ahead. Returns `None` if opening it early gains nothing, or would hold
+    /// a connection.
+    pub fn bytes_read_ahead(&self) -> Option<u64> {
+        let stored = self.0.stored_bytes?;
+        let inflated = match name::is_compressed(&self.0.name) {
+            true => decompression_thread::bytes_ahead(stored),
+            false => 0,
+        };
+        match &self.0.location {
+            InputLocation::Remote { remote, limits, .. } if remote.ranged_size().is_some() => {
+                Some(stored.min(limits.bytes()) + inflated)
+            }
+            InputLocation::File(..) if inflated > 0 => Some(inflated),
+            _ => None,
         }
     }
 

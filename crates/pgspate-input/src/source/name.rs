@@ -115,14 +115,28 @@ fn without_signature(query: &str) -> Option<String> {
 /// Returns the suffix that indicates the format, in lower case: `csv` for `a/B.CSV.gz`. A suffix of
 /// a compression is skipped.
 pub(super) fn extension(name: &str) -> Option<String> {
-    const COMPRESSIONS: [&str; 9] = ["gz", "gzip", "bgz", "z", "zst", "zstd", "bz2", "bz", "xz"];
-    let path = if name.contains("://") { name.split(['?', '#']).next()? } else { name };
-    let file = path.rsplit('/').next()?;
-    let mut parts: Vec<String> = file.split('.').skip(1).map(str::to_ascii_lowercase).collect();
-    if parts.last().is_some_and(|last| COMPRESSIONS.contains(&last.as_str())) {
-        parts.pop();
+    let mut suffixes = suffixes(name);
+    if suffixes.last().is_some_and(is_compression) {
+        suffixes.pop();
     }
-    parts.pop().filter(|extension| !extension.is_empty())
+    suffixes.pop().filter(|extension| !extension.is_empty())
+}
+
+/// Returns whether the name ends with the suffix of a compression.
+pub(super) fn is_compressed(name: &str) -> bool {
+    suffixes(name).last().is_some_and(is_compression)
+}
+
+/// Returns the suffixes of the file's name, in lower case: `csv` and `gz` for `a/B.CSV.gz`.
+fn suffixes(name: &str) -> Vec<String> {
+    let path = if name.contains("://") { name.split(['?', '#']).next() } else { Some(name) };
+    let file = path.and_then(|path| path.rsplit('/').next()).unwrap_or_default();
+    file.split('.').skip(1).map(str::to_ascii_lowercase).collect()
+}
+
+fn is_compression(suffix: &String) -> bool {
+    const COMPRESSIONS: [&str; 9] = ["gz", "gzip", "bgz", "z", "zst", "zstd", "bz2", "bz", "xz"];
+    COMPRESSIONS.contains(&suffix.as_str())
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! requests, compressed data by a thread that decompresses it. After an error every further read
 //! returns the same error, so an error can never look like the end of the data.
 
-use std::io::{self, BufReader, Cursor, Read};
+use std::io::{self, BufRead, BufReader, Cursor, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -89,6 +89,21 @@ impl std::fmt::Debug for InputReader {
     }
 }
 
+/// Returns the body of a compressed source, which a thread decompresses.
+fn decompress<R: BufRead + Send + 'static>(
+    source: R,
+    compression: Compression,
+    name: &Arc<str>,
+    progress: &Arc<ReadProgress>,
+    interrupt: ReadInterrupt,
+) -> Result<ReaderBody> {
+    let (shared_name, shared_progress) = (Arc::clone(name), Arc::clone(progress));
+    let decoded = DecompressedReader::new(source, compression, shared_name, shared_progress)?;
+    let stored = progress.total();
+    let thread = DecompressionThread::start(decoded, Arc::clone(name), interrupt, stored)?;
+    Ok(ReaderBody::Compressed(thread))
+}
+
 impl InputReader {
     pub(super) fn file(file: VersionedFile, name: Arc<str>) -> Result<InputReader> {
         let mut head = [0; MAGIC_BYTES];
@@ -99,14 +114,7 @@ impl InputReader {
             Compression::None => ReaderBody::File { file, read: 0 },
             _ => {
                 let source = BufReader::with_capacity(STORED_BLOCK_BYTES, file);
-                let (name, progress) = (Arc::clone(&name), Arc::clone(&progress));
-                let decoded =
-                    DecompressedReader::new(source, compression, Arc::clone(&name), progress)?;
-                ReaderBody::Compressed(DecompressionThread::start(
-                    decoded,
-                    name,
-                    ReadInterrupt::NotNeeded,
-                )?)
+                decompress(source, compression, &name, &progress, ReadInterrupt::NotNeeded)?
             }
         };
         Ok(InputReader::new(body, compression, name, progress))
@@ -130,14 +138,7 @@ impl InputReader {
             Compression::None => ReaderBody::Pipe(pipe),
             _ => {
                 let source = BufReader::with_capacity(STORED_BLOCK_BYTES, pipe);
-                let (name, progress) = (Arc::clone(&name), Arc::clone(&progress));
-                let decoded =
-                    DecompressedReader::new(source, compression, Arc::clone(&name), progress)?;
-                ReaderBody::Compressed(DecompressionThread::start(
-                    decoded,
-                    name,
-                    ReadInterrupt::Impossible,
-                )?)
+                decompress(source, compression, &name, &progress, ReadInterrupt::Impossible)?
             }
         };
         Ok(InputReader::new(body, compression, name, progress))
@@ -164,10 +165,7 @@ impl InputReader {
             }
             _ => {
                 let interrupt = ReadInterrupt::AbortTask(fetch.abort_handle());
-                let (name, progress) = (Arc::clone(&name), Arc::clone(&progress));
-                let decoded =
-                    DecompressedReader::new(fetch, compression, Arc::clone(&name), progress)?;
-                ReaderBody::Compressed(DecompressionThread::start(decoded, name, interrupt)?)
+                decompress(fetch, compression, &name, &progress, interrupt)?
             }
         };
         Ok(InputReader::new(body, compression, name, progress))

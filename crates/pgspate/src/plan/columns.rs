@@ -135,7 +135,9 @@ pub(super) fn plan_columns(
             Some(_) => "the input has no columns".to_owned(),
             None => "the input has no rows that show its columns".to_owned(),
         };
-        return Err(Error::new(ErrorKind::Plan, message));
+        let hint = "`--ignore-unknown` skips fields whose name is no column. Name the columns for the \
+                    input's fields with `--columns a,b,...`.";
+        return Err(Error::new(ErrorKind::Plan, message).hint_if((!is_empty).then_some(hint)));
     }
     for name in &request.force_null {
         find_forced_column(("FORCE_NULL", "--force-null"), name, table, input, &mut planned)?

@@ -225,15 +225,15 @@ impl SniffedInputs {
 
     /// Returns a cutter over all inputs, from their start.
     pub(crate) fn cutter(&self, plan: &RowPlan, watch: &Arc<LoadWatch>) -> Box<dyn Cutter> {
-        let (reading, watch) = (self.clone(), Arc::clone(watch));
-        let chunk_bytes = plan.chunk_bytes;
+        let (reading, watch, chunk_bytes) = (self.clone(), Arc::clone(watch), plan.chunk_bytes);
         let mapping = self.field_mapping(plan);
         let targets = self.batch_targets(plan);
         let names = match &self.shape {
             RecordShape::Columns { schema, .. } => column_names::ColumnNames::of(schema, plan),
             _ => column_names::ColumnNames::default(),
         };
-        let open: OpenCutter = Box::new(move |index| {
+        let ahead_bytes = self.inputs.iter().map(Input::bytes_read_ahead).collect();
+        let open: OpenCutter = Arc::new(move |index| {
             let input = &reading.inputs[index];
             let cutter = match &reading.shape {
                 RecordShape::Columns { origin: BatchOrigin::Program(batches), .. } => {
@@ -245,7 +245,7 @@ impl SniffedInputs {
             };
             cutter.map_err(|error| with_input_name(error, input))
         });
-        Box::new(ChainCutter::new(self.inputs.len(), open))
+        Box::new(ChainCutter::new(ahead_bytes, open))
     }
 
     /// Opens the cutter of the input at position `index`.

@@ -2,9 +2,11 @@
 //!
 //! The decoder reads the columns in turn, page after page. Each column chunk has a window of bytes
 //! that are read ahead. The window starts small, grows during sequential reads, and ends with the
-//! chunk. So an object store gets few requests, and skipped pages cost little.
+//! chunk. So an object store gets few requests, and skipped pages cost little. The first windows of
+//! a remote file are filled together.
 
 use std::io::{self, Read};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -19,6 +21,9 @@ use crate::source::RangeReader;
 
 /// The size of the first window: a page header and, in most columns, the page.
 const WINDOW_FIRST: u64 = 64 << 10;
+/// The size of the first window of a remote file. An object store sends these bytes in less time
+/// than it takes to answer another request.
+const WINDOW_FIRST_REMOTE: u64 = 1 << 20;
 /// The total size of all windows of a row group.
 const WINDOWS_MAX: u64 = 16 << 20;
 /// The factor by which a window grows.
@@ -48,6 +53,8 @@ struct ReadWindow {
     from: u64,
     /// The bytes of the column chunk that were read last.
     bytes: Bytes,
+    /// How many bytes the first read of the window fetches.
+    first: u64,
     /// The most bytes that one read of the window fetches.
     size_max: u64,
 }
@@ -59,27 +66,38 @@ impl ParquetBytes {
         ParquetBytes::new(ranges, Vec::new(), Some(Mutex::default()))
     }
 
-    /// Returns bytes with a window for each column chunk of a row group. `rows` of its `group_rows`
-    /// rows will be read.
+    /// Returns bytes with a window for each column chunk of a row group. The rows `rows` of its
+    /// `group_rows` rows will be read. If they begin with the first one, the windows of a remote
+    /// file are filled together.
+    ///
+    /// # Errors
+    /// The errors of [`RangeReader::read`].
     pub(crate) fn windowed(
         ranges: Arc<dyn RangeReader>,
         group: &RowGroupMetaData,
-        rows: u64,
+        rows: &Range<u64>,
         group_rows: u64,
-    ) -> ParquetBytes {
+    ) -> Result<ParquetBytes, Error> {
         let share = WINDOWS_MAX / (group.num_columns().max(1) as u64);
         let file_end = ranges.len();
+        let is_remote = ranges.is_remote();
+        let first = if is_remote { WINDOW_FIRST_REMOTE } else { WINDOW_FIRST };
         let windows = group.columns().iter().map(|chunk| {
             // A damaged file may state any offset. A chunk with an invalid offset gets no window.
             let start = chunk.dictionary_page_offset().unwrap_or(chunk.data_page_offset());
             let start = u64::try_from(start).unwrap_or(0);
             let len = u64::try_from(chunk.compressed_size()).unwrap_or(0);
-            let needed = u128::from(len) * u128::from(rows) / u128::from(group_rows.max(1));
+            let taken = u128::from(rows.end - rows.start);
+            let needed = u128::from(len) * taken / u128::from(group_rows.max(1));
             let size_max = (needed as u64).clamp(WINDOW_FIRST, share.max(WINDOW_FIRST));
             let end = start.saturating_add(len).min(file_end);
-            ReadWindow { start, end, from: start, bytes: Bytes::new(), size_max }
+            ReadWindow { start, end, from: start, bytes: Bytes::new(), first, size_max }
         });
-        ParquetBytes::new(ranges, windows.collect(), None)
+        let mut windows: Vec<ReadWindow> = windows.collect();
+        if is_remote && rows.start == 0 {
+            fill_windows(ranges.as_ref(), &mut windows)?;
+        }
+        Ok(ParquetBytes::new(ranges, windows, None))
     }
 
     fn new(
@@ -189,9 +207,24 @@ impl ReadWindow {
     fn read_len(&self, start: u64, len: u64) -> u64 {
         let held = self.bytes.len() as u64;
         let is_sequential = held > 0 && (self.from..=self.from + held).contains(&start);
-        let grown = if is_sequential { held.saturating_mul(GROWTH) } else { WINDOW_FIRST };
+        let grown = if is_sequential { held.saturating_mul(GROWTH) } else { self.first };
         grown.min(self.size_max).max(len).min(self.end - start)
     }
+}
+
+/// Fills the windows with the first bytes of their column chunks.
+fn fill_windows(ranges: &dyn RangeReader, windows: &mut [ReadWindow]) -> Result<(), Error> {
+    let mut filled: Vec<&mut ReadWindow> =
+        windows.iter_mut().filter(|window| window.start < window.end).collect();
+    filled.sort_unstable_by_key(|window| window.start);
+    let wanted: Vec<(u64, usize)> = filled
+        .iter()
+        .map(|window| (window.start, window.size_max.min(window.end - window.start) as usize))
+        .collect();
+    for (window, bytes) in filled.into_iter().zip(ranges.read_each(&wanted)?) {
+        window.bytes = bytes;
+    }
+    Ok(())
 }
 
 impl Length for ParquetBytes {
