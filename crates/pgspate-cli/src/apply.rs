@@ -59,7 +59,8 @@ pub(crate) fn run(args: ApplyArgs, style: TerminalStyle) -> Result<CommandAnswer
     if json {
         print_json(&report)?;
     }
-    let all = report.counts.dead_letters + report.counts.missing + report.uncounted == 0;
+    let counts = &report.counts;
+    let all = counts.dead_letters + counts.missing + counts.kept_out + report.uncounted == 0;
     // With exit status 1, the report is shown in spite of --quiet.
     if !quiet || (!all && !json) {
         write_stderr(render(&report, style));

@@ -5,6 +5,7 @@
 //! here, so each folded row names its base. The base is the target's row under the same key, the
 //! target's row under the old key, or nothing.
 
+mod identified;
 mod shared_keys;
 
 use std::collections::HashMap;
@@ -13,6 +14,7 @@ use super::event::ChangeKind;
 use super::key_form::KeyForm;
 use super::log::{EventLog, LoggedEvent, LoggedValue, RowImage};
 use crate::{Error, ErrorKind, Result};
+pub use identified::check_row_is_identified;
 use shared_keys::PickedRow;
 
 /// The key by which the events of a table are folded.
@@ -89,6 +91,8 @@ pub struct FoldedKey {
     pub row: Option<FoldedRow>,
     /// Whether the last event of the key gave the row another key.
     pub moved_away: bool,
+    /// Whether a row had this key at some time and left it: it was deleted or got another key.
+    was_left: bool,
 }
 
 /// An event of a row, linked to the previous event of the same row.
@@ -122,6 +126,9 @@ pub struct FoldedTable {
     pub missing: u64,
     /// Whether the server may find two differently spelled keys equal.
     pub keys_may_be_equal: bool,
+    /// Whether a row got the key that another row had before. The target's row under this key is
+    /// updated, as if it were the same row.
+    pub reuses_keys: bool,
     /// Whether an event that is a whole transaction gave a row the key of another row.
     pub has_key_clash: bool,
     /// Old and new keys of rows whose key an event changed that is a whole transaction. Another row
@@ -211,57 +218,6 @@ fn fold_with(
         after(at, &folded.tables);
     }
     Ok(folded)
-}
-
-/// Checks that an event identifies its row, before the event is added to a log. `all` are the
-/// table's columns.
-///
-/// # Errors
-/// [`ErrorKind::Format`] for an event without a row, without its key, or, where the table has no
-/// key, without its whole old row.
-pub fn check_row_is_identified(
-    log: &EventLog,
-    change: &LoggedEvent,
-    fold_key: &FoldKey,
-    all: &[usize],
-) -> Result<()> {
-    let is_there =
-        |image, column| matches!(log.cell_in_either(change, image, column), LoggedValue::Text(_));
-    let refuse = |message: &str| Err(Error::new(ErrorKind::Format, message));
-    if change.op == ChangeKind::Truncate {
-        return Ok(());
-    }
-    let is_new =
-        matches!(change.op, ChangeKind::Insert | ChangeKind::Snapshot | ChangeKind::Update);
-    if is_new && change.new.is_none() {
-        return refuse("the event has no row");
-    }
-    if change.op == ChangeKind::Delete && change.old.is_none() && change.new.is_none() {
-        return refuse("the event does not say which row is deleted");
-    }
-    if fold_key.columns.is_empty() {
-        let is_whole = || {
-            change.old.is_some_and(|old| {
-                all.iter().all(|column| log.cell(change.width, old, *column) != LoggedValue::Absent)
-            })
-        };
-        if matches!(change.op, ChangeKind::Update | ChangeKind::Delete) && !is_whole() {
-            let message = "the table has no primary key, and the event does not have the whole old \
-                           row";
-            return refuse(message).map_err(|error| {
-                error.hint(
-                    "Give the table a primary key, or have the source send whole old rows: in \
-                     PostgreSQL, `alter table ... replica identity full`.",
-                )
-            });
-        }
-        return Ok(());
-    }
-    let image = if change.op == ChangeKind::Delete { RowImage::Old } else { RowImage::New };
-    match fold_key.columns.iter().all(|(column, _)| is_there(image, *column)) {
-        true => Ok(()),
-        false => refuse("the event does not have all columns of the key"),
-    }
 }
 
 /// Buffers for the keys of one event, reused for all events.
@@ -359,7 +315,12 @@ impl EventFolder<'_> {
         }
         let entry_index = self.table.entries.len();
         let key_at = LoggedKey { change: self.event_index, image };
-        self.table.entries.push(FoldedKey { key: key_at, row: None, moved_away: false });
+        self.table.entries.push(FoldedKey {
+            key: key_at,
+            row: None,
+            moved_away: false,
+            was_left: false,
+        });
         self.table.entry_by_key.insert(key.into(), entry_index as u32);
         (entry_index, self.table.truncates)
     }
@@ -402,6 +363,7 @@ impl EventFolder<'_> {
             }
         };
         let mut folded_row = FoldedRow { needs_target_row: false, ..folded_row };
+        self.table.reuses_keys |= self.table.entries[entry_index].was_left;
         match before {
             Some(before) if shares_key => {
                 self.keep_waiting(entry_index, before);
@@ -519,6 +481,7 @@ impl EventFolder<'_> {
         if was_there {
             self.displace_occupant(change, folded_row.base, key_to, target, is_known);
         }
+        self.table.reuses_keys |= self.table.entries[target].was_left;
         // The row's key is spelled as this event spells it.
         self.table.entries[target].key = key_to;
         self.table.entries[target].row = Some(folded_row);

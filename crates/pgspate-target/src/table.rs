@@ -167,12 +167,15 @@ select c.oid, n.nspname::text, c.relname::text, c.relkind::text,
        row_security_active(c.oid),
        exists (select from pg_extension where extname = 'citus')";
 
-/// A digest of what decides how rows of table `c` are written: columns, defaults, unique indexes,
-/// foreign keys and row-level security. All names are qualified, because the user's search path may
-/// be active. Foreign keys are known by their triggers, as `pg_constraint` has no index on the
-/// referenced table.
+/// A digest of what decides how rows of table `c` are written. It includes the table's name, kind,
+/// persistence, columns, defaults, unique indexes, rules, triggers and foreign keys. It includes
+/// row-level security of the table and of the tables that a foreign key connects with it. All names
+/// are qualified, because the user's search path may be active. Foreign keys are known by their triggers, as
+/// `pg_constraint` has no index on the referenced table.
 const FINGERPRINT: &str = "\
 pg_catalog.hashtextextended(pg_catalog.concat_ws(';',
+  (select pg_catalog.concat_ws(' ', f.relname, f.relnamespace, f.relkind, f.relpersistence)
+   from pg_catalog.pg_class f where f.oid operator(pg_catalog.=) c.oid),
   (select pg_catalog.string_agg(pg_catalog.concat_ws(' ', a.attnum, a.atttypid, a.atttypmod,
             a.attcollation, a.attidentity, a.attgenerated, a.attnotnull, a.attname, d.oid),
             ',' order by a.attnum)
@@ -184,9 +187,13 @@ pg_catalog.hashtextextended(pg_catalog.concat_ws(';',
             i.indisprimary, i.indisreplident), ',' order by i.indexrelid)
    from pg_catalog.pg_index i
    where i.indrelid operator(pg_catalog.=) c.oid and i.indisunique and i.indisvalid),
-  (select pg_catalog.string_agg(distinct t.tgconstraint::pg_catalog.text, ',')
-   from pg_catalog.pg_trigger t
-   where t.tgrelid operator(pg_catalog.=) c.oid and t.tgconstraint operator(pg_catalog.<>) 0),
+  (select pg_catalog.string_agg(pg_catalog.concat_ws(' ', r.oid, r.is_instead, r.ev_enabled),
+            ',' order by r.oid)
+   from pg_catalog.pg_rewrite r where r.ev_class operator(pg_catalog.=) c.oid),
+  (select pg_catalog.string_agg(distinct pg_catalog.concat_ws(' ', t.tgconstraint,
+            case when t.tgisinternal then 0 else t.oid end, t.tgenabled,
+            pg_catalog.row_security_active(t.tgconstrrelid)), ',')
+   from pg_catalog.pg_trigger t where t.tgrelid operator(pg_catalog.=) c.oid),
   pg_catalog.row_security_active(c.oid))
     collate pg_catalog.\"C\", 0)::pg_catalog.text";
 
@@ -433,19 +440,21 @@ impl TargetTable {
     }
 
     /// Refuses a table with a rule that runs other statements instead of the original one. The
-    /// server reports rows as written that the rule writes elsewhere, or not at all.
+    /// server reports rows as written that the rule writes elsewhere, or not at all. Refuses any
+    /// rule for INSERT: the statement inserts rows that are absent, and they are not absent any
+    /// more when the rule runs.
     ///
     /// # Errors
     /// [`ErrorKind::Plan`] for a table with such a rule. A view may have one: it makes the view
     /// writable.
-    pub fn check_no_instead_rule(&self) -> Result<()> {
-        self.refuse_rule(|rule| rule.is_instead)
+    pub fn check_no_rule_for_events(&self) -> Result<()> {
+        self.refuse_rule(|rule| rule.is_instead || rule.is_for_insert)
     }
 
     /// Refuses a table with a rule that runs other statements instead of an INSERT.
     ///
     /// # Errors
-    /// Those of [`TargetTable::check_no_instead_rule`].
+    /// Those of [`TargetTable::check_no_rule_for_events`].
     pub fn check_no_rule_instead_of_insert(&self) -> Result<()> {
         self.refuse_rule(|rule| rule.is_instead && rule.is_for_insert)
     }

@@ -228,3 +228,37 @@ fn a_table_whose_trigger_alters_it_is_written() {
         assert_eq!(case.value("select to_regclass('child')"), "child", "{args}");
     }
 }
+
+/// Asserts that a running stream ends with this message when `sql` runs before its next event.
+#[track_caller]
+fn assert_ends_the_run(sql: &str, event: &str, message: &str) {
+    for args in ["", "--direct-rows 0"] {
+        let case = LoadCase::new("create table t (id int primary key, v int)");
+        let mut stream = PipedStream::new(&case, args);
+        stream.send(r#"{"op":"insert","row":{"id":1,"v":1}}"#, COUNT, "1");
+        case.db.run(sql);
+        stream.write(event);
+        let run = stream.end();
+        assert_eq!(run.status, Some(2), "{}", run.stderr);
+        assert!(run.stderr.contains(message), "{}", run.stderr);
+    }
+}
+
+#[test]
+fn a_new_rule_ends_the_run() {
+    assert_ends_the_run(
+        "create rule r as on insert to t do instead nothing",
+        r#"{"op":"insert","row":{"id":2,"v":1}}"#,
+        "rule \"r\" rewrites statements that write public.t",
+    );
+}
+
+#[test]
+fn a_view_in_place_of_the_table_ends_the_run() {
+    assert_ends_the_run(
+        "begin; alter table t rename to every; create view t as select * from every where v <> 1; \
+         commit",
+        r#"{"op":"delete","key":{"id":1}}"#,
+        "public.t is not a table",
+    );
+}

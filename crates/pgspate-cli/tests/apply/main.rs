@@ -10,6 +10,7 @@ mod exactly_once;
 mod failover;
 mod faults;
 mod followed_files;
+mod foreign_key_actions;
 mod formats;
 mod keys;
 mod native_subscription;

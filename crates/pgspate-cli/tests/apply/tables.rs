@@ -437,12 +437,14 @@ fn a_truncate_is_refused_if_other_tables_share_its_target() {
 /// A rule writes the rows elsewhere, and the server reports them as written.
 #[test]
 fn a_target_with_rules_is_refused() {
-    let case = LoadCase::new(
-        "create table t (id int primary key); create rule r as on insert to t do instead nothing",
-    );
-    case.put("s.ndjson", "{\"op\":\"insert\",\"table\":\"t\",\"row\":{\"id\":2}}\n");
-    let said = finish(spawn(&mut command(&case, "s.ndjson --quiet"))).refusal();
-    assert!(said.contains("rule \"r\" rewrites statements that write public.t"), "{said}");
+    for rule in ["do instead nothing", "do also notify written"] {
+        let case = LoadCase::new(&format!(
+            "create table t (id int primary key); create rule r as on insert to t {rule}"
+        ));
+        case.put("s.ndjson", "{\"op\":\"insert\",\"table\":\"t\",\"row\":{\"id\":2}}\n");
+        let said = finish(spawn(&mut command(&case, "s.ndjson --quiet"))).refusal();
+        assert!(said.contains("rule \"r\" rewrites statements that write public.t"), "{said}");
+    }
 }
 
 /// Updates and deletes of hidden rows would be lost.

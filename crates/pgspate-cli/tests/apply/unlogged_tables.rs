@@ -122,3 +122,22 @@ fn a_stream_into_logged_tables_survives_a_crash() {
     scene.append(100..200);
     scene.assert_applies("--stream s", "200");
 }
+
+#[test]
+fn a_running_stream_notices_that_its_table_becomes_unlogged() {
+    for how in ["", " --direct-rows 0"] {
+        let scene = UnloggedApply::new("create table t (id int primary key)");
+        scene.append(0..100);
+        let child = spawn(&mut scene.apply(&format!("--stream s --follow{how}")));
+        wait_until("the table has the rows", || scene.rows() == "100");
+        ask(&scene.server.dsn(), "alter table t set unlogged");
+        scene.append(100..200);
+        wait_until("the table has more rows", || scene.rows() == "200");
+        scene.crash();
+        scene.append(200..300);
+        let run = finish(child);
+        assert_eq!(run.status, Some(2), "{}", run.stderr);
+        assert!(run.stderr.contains("has emptied them"), "{}", run.stderr);
+        assert_eq!(scene.rows(), "0");
+    }
+}

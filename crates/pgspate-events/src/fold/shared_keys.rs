@@ -90,6 +90,7 @@ impl EventFolder<'_> {
     ) -> Option<FoldedRow> {
         let last = self.table.entries[entry_index].row.take();
         self.table.entries[entry_index].moved_away = false;
+        self.table.entries[entry_index].was_left = true;
         let has_old_values = has_old_values_except_key(self, change);
         let at = entry_index as u32;
         let before = match self.table.waiting.get_mut(&at) {
@@ -188,6 +189,7 @@ impl EventFolder<'_> {
     /// Adds a row to the waiting rows of its key, because a newer row gets the key. If the row
     /// itself was inserted beside a row that the target may have, the target's row is added first.
     pub(super) fn keep_waiting(&mut self, entry_index: usize, row: FoldedRow) {
+        self.table.reuses_keys = true;
         let hides_target_row = self.may_hide_target_row(&row, entry_index);
         let waiting = self.table.waiting.entry(entry_index as u32).or_default();
         if hides_target_row {

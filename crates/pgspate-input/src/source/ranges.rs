@@ -1,9 +1,8 @@
 //! Random access to the stored bytes of an input, for formats with a footer such as Parquet.
 //!
 //! A read returns exactly the requested bytes or an error, never fewer. An object store takes tens
-//! of milliseconds to answer a request, so few requests are made for an object: one for all bytes
-//! of a small object, one for the end of a larger object, and one for ranges that are close
-//! together.
+//! of milliseconds to answer a request, so an object gets few requests. One request reads a small
+//! object, the end of a larger object, or ranges that are close together.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};

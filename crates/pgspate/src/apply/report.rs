@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::initial_copy::CopiedTable;
 use super::route::{ApplyTable, find_reference_cycle};
 use super::write::ApplyCounts;
+use crate::numbers::counted;
 
 /// The result of a run of `apply`.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -37,13 +38,22 @@ pub struct ApplyReport {
 }
 
 /// Returns the warnings at the end of a run.
-pub(super) fn warnings(missing: u64, uncounted: u64, tables: &[Arc<ApplyTable>]) -> Vec<String> {
+pub(super) fn warnings(
+    counts: &ApplyCounts,
+    uncounted: u64,
+    tables: &[Arc<ApplyTable>],
+) -> Vec<String> {
     let mut warnings = Vec::new();
+    let missing = counts.missing;
     if missing > 0 {
         warnings.push(format!(
             "{missing} {} found no row: the target tables differ from what the stream expects",
             if missing == 1 { "update or delete" } else { "updates or deletes" }
         ));
+    }
+    if counts.kept_out > 0 {
+        let changes = counted(counts.kept_out, "change");
+        warnings.push(format!("triggers of the target tables kept out {changes}"));
     }
     if uncounted > 0 {
         warnings.push(format!(

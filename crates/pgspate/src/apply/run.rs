@@ -257,7 +257,7 @@ impl ApplyRun<'_> {
                 counted(events_before + counts.events, "event")
             )));
         }
-        let warnings = warnings(counts.missing, uncounted, tables);
+        let warnings = warnings(&counts, uncounted, tables);
         Ok(ApplyReport {
             stream: self.stream,
             events_before,

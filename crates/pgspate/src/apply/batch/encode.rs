@@ -65,6 +65,8 @@ pub(crate) struct EncodedTable {
     pub(crate) presence: Vec<ColumnPresence>,
     /// Whether rows are deleted because they have a new key.
     pub(crate) has_moved_away: bool,
+    /// Whether a row gets the key that another row had.
+    pub(crate) reuses_keys: bool,
     /// Whether two staged rows may have the same key.
     pub(crate) may_repeat_keys: bool,
     /// Updates of rows that are known to be absent.
@@ -120,6 +122,7 @@ impl<'a> TableEncoder<'a> {
                 truncates: folded.truncates,
                 has_key_conflict: folded.has_key_clash,
                 has_key_claims: !folded.taken_keys.is_empty(),
+                reuses_keys: folded.reuses_keys,
                 may_repeat_keys: folded.keys_may_be_equal,
                 missing: folded.missing,
                 needs_later_events: folded.has_displaced_rows(),

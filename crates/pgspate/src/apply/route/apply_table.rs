@@ -16,8 +16,9 @@ use crate::{Error, ErrorKind, Result};
 use pgspate_events::fold::FoldKey;
 use pgspate_events::key_form::KeyForm;
 use pgspate_target::{
-    KnownDefinitions, PgType, SessionSettings, TableStorage, TargetColumn, TargetTable, TypeKind,
-    TypedQuery, has_inheriting_tables, quote_ident, server_error, users_path_sql,
+    KnownDefinitions, NO_HYPERTABLE_GUARD, PgType, SessionSettings, TableStorage, TargetColumn,
+    TargetTable, TypeKind, TypedQuery, has_inheriting_tables, quote_ident, server_error,
+    users_path_sql,
 };
 
 /// A writable column of a target table.
@@ -55,7 +56,8 @@ pub(crate) struct ApplyTable {
     pub(crate) encoders: Option<Vec<FieldEncoder>>,
     /// Whether tables inherit from this table. Such tables have rows and events of their own.
     pub(crate) has_inheriting_tables: bool,
-    /// OIDs of the tables that its foreign keys reference.
+    /// OIDs of the tables that its foreign keys reference, of their partitions, and of the tables
+    /// that they are partitions of.
     pub(crate) parent_oids: Vec<u32>,
     /// Whether a foreign key references the table and is checked, or acts, before the commit.
     pub(crate) is_referenced: bool,
@@ -63,6 +65,13 @@ pub(crate) struct ApplyTable {
     pub(crate) referrers: Vec<String>,
     /// The referrer conditions whose foreign key deletes or changes the referencing rows.
     pub(crate) cascading_referrers: Vec<String>,
+    /// Whether triggers of the table may keep changes out.
+    pub(crate) may_keep_rows_out: bool,
+    /// Whether a foreign key that references the table changes or deletes the referencing rows.
+    pub(crate) has_acting_referrers: bool,
+    /// Columns outside the key, as positions in `columns`: an update of one of them also changes
+    /// the rows that reference it.
+    pub(crate) acting_columns: Vec<usize>,
     /// Unique indexes except the key: positions in `columns`.
     pub(crate) unique_indexes: Vec<Vec<usize>>,
     /// The type's OID of each column, and whether the column is writable. `None` if rows cannot be
@@ -119,19 +128,31 @@ from pg_index i
 where i.indrelid = $1 and i.indisunique and i.indisvalid";
 
 const REFERENCES_SQL: &str = "\
-with parts(relid) as (select $1::oid union select relid::oid from pg_partition_tree($1::oid))
-select array(select distinct coalesce(pg_partition_root(confrelid)::oid, confrelid)
-             from pg_constraint where contype = 'f' and conrelid in (select relid from parts)),
+with parts(relid) as (select $1::oid union select relid::oid from pg_partition_tree($1::oid)),
+     parents(relid) as (select confrelid from pg_constraint
+                        where contype = 'f' and conrelid in (select relid from parts))
+select array(select relid from parents
+             union select t.relid::oid from parents p, pg_partition_tree(p.relid) t
+             union select a.relid::oid from parents p, pg_partition_ancestors(p.relid) a),
        exists (select from pg_constraint
                where contype = 'f' and confrelid in (select relid from parts)
-                 and not (condeferrable and confdeltype = 'a'))";
+                 and not (condeferrable and confdeltype = 'a')),
+       exists (select from pg_trigger
+               where tgrelid in (select relid from parts) and tgtype & 3::int2 = 3::int2
+                 and not tgisinternal and tgenabled <> 'D' and {no_guard})";
 
-/// Defaults by column name. All names are qualified, because the user's search path is active.
+/// Defaults by column name: of the column, or else of its domain. All names are qualified, because
+/// the user's search path is active.
 const DEFAULTS_SQL: &str = "\
-select a.attname::pg_catalog.text, pg_catalog.pg_get_expr(d.adbin, d.adrelid)
-from pg_catalog.pg_attrdef d join pg_catalog.pg_attribute a
-  on a.attrelid operator(pg_catalog.=) d.adrelid and a.attnum operator(pg_catalog.=) d.adnum
-where d.adrelid operator(pg_catalog.=) $1";
+select a.attname::pg_catalog.text,
+       coalesce(pg_catalog.pg_get_expr(d.adbin, d.adrelid),
+                pg_catalog.pg_get_expr(t.typdefaultbin, 0))
+from pg_catalog.pg_attribute a
+join pg_catalog.pg_type t on t.oid operator(pg_catalog.=) a.atttypid
+left join pg_catalog.pg_attrdef d
+  on d.adrelid operator(pg_catalog.=) a.attrelid and d.adnum operator(pg_catalog.=) a.attnum
+where a.attrelid operator(pg_catalog.=) $1
+  and (d.oid is not null or t.typdefaultbin is not null)";
 
 /// Reads the defaults as the server prints them under the search path of the later statements.
 /// Functions and operators that the search path hides are printed with their schema.
@@ -153,8 +174,8 @@ async fn read_defaults(client: &Client, table: &TargetTable) -> Result<HashMap<S
 /// Checks that events can be applied to the relation.
 ///
 /// # Errors
-/// [`ErrorKind::Plan`] if the relation is no table or has an `instead` rule, or if row-level
-/// security may hide rows of it.
+/// [`ErrorKind::Plan`] if the relation is no table, or has an `instead` rule or a rule for INSERT,
+/// or if row-level security may hide rows of it.
 fn check_takes_events(table: &TargetTable) -> Result<()> {
     table.check_is_user_schema()?;
     if !matches!(table.kind, 'r' | 'p') {
@@ -162,7 +183,7 @@ fn check_takes_events(table: &TargetTable) -> Result<()> {
         return Err(Error::new(ErrorKind::Plan, message)
             .hint("Map the events to a table with `--map`, or leave them out with `--tables`."));
     }
-    table.check_no_instead_rule()?;
+    table.check_no_rule_for_events()?;
     if table.row_security {
         // Hidden rows would count as missing, and their updates and deletes would be lost.
         let message = format!(
@@ -289,11 +310,19 @@ impl ApplyTable {
         let plain = plain.filter(|row| row.get::<_, Vec<String>>(0) != key);
         let positions =
             plain.filter_map(|row| row.get::<_, Vec<String>>(0).iter().map(at).collect());
-        let references = client.fetch_one(REFERENCES_SQL, &[&table.oid]).await.map_err(failed())?;
+        let references = REFERENCES_SQL.replace("{no_guard}", NO_HYPERTABLE_GUARD);
+        let references = client.fetch_one(&references, &[&table.oid]).await.map_err(failed())?;
         let has_inheriting_tables = has_inheriting_tables(client, &table).await?;
         let referrers = referrers(client, &table).await?;
         let cascading = referrers.iter().filter(|it| it.cascades);
+        let is_of_key = |at: &usize| fold_key.columns.iter().any(|(of_key, _)| of_key == at);
+        let acting = referrers.iter().filter(|it| it.acts_on_update).flat_map(|it| &it.columns);
+        let mut acting: Vec<_> = acting.filter_map(at).filter(|at| !is_of_key(at)).collect();
+        acting.sort_unstable();
+        acting.dedup();
         Ok(Some(ApplyTable {
+            has_acting_referrers: referrers.iter().any(|it| it.cascades || it.acts_on_update),
+            acting_columns: acting,
             cascading_referrers: cascading.map(|it| it.condition.clone()).collect(),
             referrers: referrers.into_iter().map(|it| it.condition).collect(),
             unique_indexes: positions.collect(),
@@ -303,6 +332,7 @@ impl ApplyTable {
             encoders,
             parent_oids: references.get(0),
             is_referenced: references.get(1),
+            may_keep_rows_out: references.get(2),
             record_types: record_types(&table),
             has_inheriting_tables,
             table,

@@ -12,13 +12,15 @@ pub(crate) fn find_reference_cycle<'a>(tables: &[&'a ApplyTable]) -> Option<&'a 
     topological_order(&parents_of_each(tables)).1.map(|at| tables[at])
 }
 
-/// Returns, for each table, the positions of the other tables that it references.
+/// Returns, for each table, the positions of the other tables that it references. A table may be at
+/// several positions, as the target of several tables of the source.
 fn parents_of_each(tables: &[&ApplyTable]) -> Vec<Vec<usize>> {
-    let at = |oid: &u32| tables.iter().position(|table| table.table.oid == *oid);
-    let others = |(nth, table): (usize, &&ApplyTable)| {
-        table.parent_oids.iter().filter_map(at).filter(|parent| *parent != nth).collect()
+    let oids: Vec<u32> = tables.iter().map(|table| table.table.oid).collect();
+    let others = |table: &&ApplyTable| {
+        let is_parent = |oid: u32| oid != table.table.oid && table.parent_oids.contains(&oid);
+        (0..oids.len()).filter(|at| is_parent(oids[*at])).collect()
     };
-    tables.iter().enumerate().map(others).collect()
+    tables.iter().map(others).collect()
 }
 
 #[derive(Clone, Copy, PartialEq)]

@@ -23,6 +23,8 @@ pub struct ApplyCounts {
     pub truncated: u64,
     /// Updates and deletes that found no row.
     pub missing: u64,
+    /// Changes that triggers of the target tables kept out.
+    pub kept_out: u64,
     /// Events set aside as dead letters.
     pub dead_letters: u64,
     /// Committed transactions on the target.
@@ -30,6 +32,10 @@ pub struct ApplyCounts {
     /// Updated rows that were written as a delete and an insert within one round.
     #[serde(skip)]
     pub(crate) reinserted: u64,
+    /// The rows that the next statement writes if no trigger keeps them out. Known only for tables
+    /// with such triggers.
+    #[serde(skip)]
+    pub(crate) expected: u64,
     /// Pairs of an insert and a delete of equal rows in one round. pgspate writes neither the
     /// insert nor the delete. The delete counts as missing at first; the writer subtracts these
     /// pairs from `missing`.
@@ -48,6 +54,7 @@ impl ApplyCounts {
         self.deleted += other.deleted;
         self.truncated += other.truncated;
         self.missing += other.missing;
+        self.kept_out += other.kept_out;
         self.dead_letters += other.dead_letters;
         self.batches += other.batches;
     }

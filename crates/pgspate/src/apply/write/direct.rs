@@ -17,7 +17,7 @@ use tokio_postgres::{Client, Statement};
 
 use super::altered_tables::{CHECK_TASK, checked_definitions};
 use super::is_row_refusal;
-use super::round::{self, RoundStep, RoundTable, StepAction};
+use super::round::{self, RoundStep, RoundTable};
 use super::session::WriterSession;
 use crate::apply::batch::{EncodedTable, EventBatch};
 use crate::apply::route::ApplyTable;
@@ -33,16 +33,18 @@ const DIRECT_BYTES_MAX: usize = 4 << 20;
 
 /// Checks whether a batch is a whole transaction whose rows can be sent as parameters.
 pub(super) fn can_write_directly(batch: &EventBatch, rows_max: u64) -> bool {
+    let rows: u64 = batch.encoded_tables.iter().map(|it| it.deletes + it.upserts).sum();
     let takes = |it: &EncodedTable| {
         let facts = &batch.tables[it.table];
         let may_cascade = it.has_moved_away && !facts.cascading_referrers.is_empty();
         let may_take_keys = it.has_key_conflict || it.has_key_claims;
         let fills_columns = it.has_moved_rows || it.has_defaults;
-        let needs_stage = it.truncates || fills_columns || may_cascade || may_take_keys;
+        let may_act =
+            round::may_act_on_wrong_rows(facts, it) || rows > 1 && !facts.acting_columns.is_empty();
+        let needs_stage = it.truncates || fills_columns || may_cascade || may_take_keys || may_act;
         let has_text = !it.copy_data.text_rows.is_empty();
         facts.record_types.is_some() && facts.has_key() && !needs_stage && !has_text
     };
-    let rows: u64 = batch.encoded_tables.iter().map(|it| it.deletes + it.upserts).sum();
     let bytes: usize = batch.encoded_tables.iter().map(|it| it.copy_data.binary.len()).sum();
     // Positions of partitions are written with staged batches only.
     let is_plain = batch.column_additions.is_empty()
@@ -204,9 +206,9 @@ async fn run_step(
     let values: [&(dyn ToSql + Sync); 3] = [&rows.rows, &rows.actions, &rows.presence];
     let client: &Client = &connection.client;
     let answer = match step.action {
-        StepAction::AskMissing => client.query_one(statement, &values).await.map(|row| {
-            let missing: i64 = row.get(0);
-            missing.unsigned_abs()
+        action if action.returns_count() => client.query_one(statement, &values).await.map(|row| {
+            let count: i64 = row.get(0);
+            count.unsigned_abs()
         }),
         action if action.returns_value() => client.query_one(statement, &values).await.map(|_| 0),
         _ => client.execute(statement, &values).await,

@@ -11,6 +11,7 @@ mod counts;
 mod direct;
 mod refusals;
 mod round;
+mod row_errors;
 mod session;
 mod statements;
 

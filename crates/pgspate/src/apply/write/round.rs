@@ -8,8 +8,10 @@
 
 use std::sync::Arc;
 
-use tokio_postgres::error::SqlState;
-
+use super::row_errors::{
+    action_error, cascade_error, identity_error, lost_row_error, no_key_error,
+    reinserted_meanwhile_error, same_key_error, taken_key_error,
+};
 use super::session::{StatementPlanning, WriterSession};
 use crate::apply::batch::EncodedTable;
 use crate::apply::route::{ApplyTable, parents_first};
@@ -98,6 +100,8 @@ pub(super) enum StepAction {
     DeleteWholeRows,
     Update,
     Insert,
+    /// Asks how many rows the next statement writes if no trigger keeps them out.
+    AskExpected,
     /// Asks whether a key is staged twice.
     AskDuplicates,
     /// Asks whether a row takes a key that another row of the target has.
@@ -108,28 +112,48 @@ pub(super) enum StepAction {
     AskMissing,
     /// Asks whether deleting the old row of a changed key would cascade to other rows.
     AskCascades,
+    /// Asks whether an update outside the key would change other rows, too.
+    AskActingUpdates,
+    /// Asks whether the table lacks a row that was deleted and inserted again.
+    AskLostRows,
 }
 
 impl StepAction {
     /// Checks whether the statement returns a value.
     pub(super) fn returns_value(self) -> bool {
         use StepAction::{
-            AskCascades, AskDuplicates, AskIdentityChanges, AskKeyClaims, AskMissing, LockRows,
+            AskActingUpdates, AskCascades, AskDuplicates, AskIdentityChanges, AskKeyClaims,
+            AskLostRows,
         };
-        matches!(
+        let is_yes_or_no = matches!(
             self,
-            AskDuplicates | AskKeyClaims | AskIdentityChanges | AskMissing | AskCascades | LockRows
-        )
+            AskDuplicates
+                | AskKeyClaims
+                | AskIdentityChanges
+                | AskCascades
+                | AskActingUpdates
+                | AskLostRows
+        );
+        is_yes_or_no || self.returns_count()
+    }
+
+    /// Checks whether the statement returns a number of rows.
+    pub(super) fn returns_count(self) -> bool {
+        matches!(self, StepAction::AskMissing | StepAction::AskExpected | StepAction::LockRows)
     }
 }
 
 /// Returns the statements of a round in their order.
 pub(super) fn round_steps(round_tables: &[RoundTable<'_>]) -> Vec<RoundStep> {
     let mut steps = StepList { round_tables, steps: Vec::new() };
+    let is_single_row = round_tables.iter().map(RoundTable::row_count).sum::<u64>() == 1;
     for (at, round_table) in
         round_tables.iter().enumerate().filter(|(_, round_table)| round_table.row_count() > 0)
     {
         steps.add_fill_ins(at, round_table);
+        if !is_single_row && let Some(sql) = round_table.statements.acting_updates() {
+            steps.add(at, StepAction::AskActingUpdates, "look up what refers to @", sql);
+        }
     }
     let is_early = |round_table: &RoundTable<'_>| {
         !round_table.facts.is_referenced || round_table.statements.reinserts()
@@ -214,6 +238,9 @@ impl StepList<'_> {
             self.add(at, StepAction::AskMissing, task, statements.missing_rows());
         }
         let task = "look up rows of @ that exchange unique values";
+        if statements.reinserts() {
+            self.add(at, StepAction::LockRows, task, statements.lock_updated());
+        }
         for sql in statements.reinsert_sql() {
             self.add(at, StepAction::Reinsert, task, sql);
         }
@@ -236,9 +263,15 @@ impl StepList<'_> {
         );
     }
 
-    /// Adds the DELETE of whole rows of a table without a key.
+    /// Adds the DELETE of whole rows of a table without a key. With inserted rows, a deleted row may
+    /// be the old row of an update.
     fn add_delete_whole_rows(&mut self, at: usize, round_table: &RoundTable<'_>) {
         if round_table.encoded.deletes > 0 && !round_table.facts.has_key() {
+            if round_table.encoded.upserts > 0
+                && let Some(sql) = round_table.statements.cascades()
+            {
+                self.add(at, StepAction::AskCascades, "look up what refers to @", sql);
+            }
             self.add(
                 at,
                 StepAction::DeleteWholeRows,
@@ -254,9 +287,6 @@ impl StepList<'_> {
         if !statements.reinserts() || round_table.encoded.upserts == 0 {
             return;
         }
-        if let Some(sql) = statements.lock_reinserted() {
-            self.add(at, StepAction::LockRows, "lock rows of @", sql);
-        }
         let sql = statements.delete_reinserted();
         self.add(at, StepAction::DeleteReinserted, "delete rows of @", sql);
     }
@@ -264,12 +294,16 @@ impl StepList<'_> {
     /// Adds the DELETE of rows by key. With `is_early`, the DELETE runs before the inserts.
     fn add_delete(&mut self, at: usize, round_table: &RoundTable<'_>, is_early: bool) {
         if round_table.encoded.deletes > 0 && round_table.facts.has_key() {
-            self.add(
-                at,
-                StepAction::Delete,
-                "delete rows of @",
-                round_table.statements.delete(is_early),
-            );
+            let statements = &round_table.statements;
+            self.add_expected(at, || statements.count_deletes(is_early));
+            self.add(at, StepAction::Delete, "delete rows of @", statements.delete(is_early));
+        }
+    }
+
+    /// Adds the question how many rows the next statement writes, if triggers may keep rows out.
+    fn add_expected(&mut self, at: usize, count_sql: impl FnOnce() -> String) {
+        if self.round_tables[at].facts.may_keep_rows_out {
+            self.add(at, StepAction::AskExpected, "count rows of @", count_sql());
         }
     }
 
@@ -284,6 +318,7 @@ impl StepList<'_> {
                 let task = "compare identity columns of @";
                 self.add(at, StepAction::AskIdentityChanges, task, sql);
             }
+            self.add_expected(at, || round_table.statements.count_updates());
             self.add(at, StepAction::Update, "update rows of @", sql);
         }
     }
@@ -291,7 +326,13 @@ impl StepList<'_> {
     /// Adds the INSERT.
     fn add_insert(&mut self, at: usize, round_table: &RoundTable<'_>) {
         if round_table.encoded.upserts > 0 {
-            self.add(at, StepAction::Insert, "insert rows into @", round_table.statements.insert());
+            let statements = &round_table.statements;
+            self.add_expected(at, || statements.count_inserts());
+            self.add(at, StepAction::Insert, "insert rows into @", statements.insert());
+            if statements.reinserts() {
+                let task = "look up inserted rows of @";
+                self.add(at, StepAction::AskLostRows, task, statements.lost_reinserted());
+            }
         }
     }
 }
@@ -303,7 +344,11 @@ pub(super) fn count_step(
     rows: u64,
     counts: &mut ApplyCounts,
 ) {
+    if matches!(step.action, StepAction::Delete | StepAction::Update | StepAction::Insert) {
+        counts.kept_out += std::mem::take(&mut counts.expected).saturating_sub(rows);
+    }
     match step.action {
+        StepAction::AskExpected => counts.expected = rows,
         StepAction::Delete => counts.deleted += rows,
         StepAction::DeleteWholeRows => {
             counts.deleted += rows;
@@ -323,7 +368,9 @@ pub(super) fn count_step(
         | StepAction::AskDuplicates
         | StepAction::AskKeyClaims
         | StepAction::AskIdentityChanges
-        | StepAction::AskCascades => {}
+        | StepAction::AskCascades
+        | StepAction::AskActingUpdates
+        | StepAction::AskLostRows => {}
     }
 }
 
@@ -345,6 +392,11 @@ pub(super) async fn write_tables(
     }
     if let Some(round_table) = round_tables.iter().find(|it| it.needs_row_addresses()) {
         return Err(no_key_error(round_table.facts));
+    }
+    if let Some(round_table) =
+        round_tables.iter().find(|it| may_act_on_wrong_rows(it.facts, it.encoded))
+    {
+        return Err(action_error(&round_table.facts.table.sql_name));
     }
     let scans_table = |round_table: &RoundTable<'_>| {
         !round_table.facts.has_key() && round_table.encoded.deletes > 0
@@ -409,11 +461,21 @@ async fn run_step(
         StepAction::AskCascades if session.query_value::<bool>(&step.sql, &step.task).await? => {
             return Err(cascade_error(name));
         }
+        StepAction::AskActingUpdates
+            if session.query_value::<bool>(&step.sql, &step.task).await? =>
+        {
+            return Err(action_error(name));
+        }
+        StepAction::AskLostRows if session.query_value::<bool>(&step.sql, &step.task).await? => {
+            return Err(lost_row_error(name));
+        }
         StepAction::AskDuplicates
         | StepAction::AskKeyClaims
         | StepAction::AskIdentityChanges
-        | StepAction::AskCascades => 0,
-        StepAction::AskMissing | StepAction::LockRows => {
+        | StepAction::AskCascades
+        | StepAction::AskActingUpdates
+        | StepAction::AskLostRows => 0,
+        action if action.returns_count() => {
             session.query_value::<i64>(&step.sql, &step.task).await?.unsigned_abs()
         }
         StepAction::DeleteReinserted => {
@@ -491,69 +553,9 @@ async fn stage_rows(session: &mut WriterSession, round_table: &RoundTable<'_>) -
     Ok(())
 }
 
-/// Returns the error for updates and deletes of a table whose rows can only be found by a key.
-fn no_key_error(facts: &ApplyTable) -> Error {
-    let storage = facts.table.storage.facts();
-    let message = format!(
-        "{} {} of {}, so rows are found by key only, but the table has no key",
-        facts.table.sql_name,
-        storage.lack_of_addresses,
-        storage.extension.unwrap_or_default()
-    );
-    Error::new(ErrorKind::Plan, message).hint("Add a primary key or a unique constraint.")
-}
-
-/// Returns the error if one key is staged in two spellings. The events must be applied one after
-/// the other.
-fn same_key_error(name: &str) -> Error {
-    Error::new(ErrorKind::Server, format!("one key of {name} comes in two spellings"))
-        .with_sqlstate(SqlState::CARDINALITY_VIOLATION)
-}
-
-/// Returns the error if a row takes the key of another row, and the stream has no transactions.
-/// Such a stream does not say when the other row gives up its key.
-fn taken_key_error(name: &str) -> Error {
-    let message = format!(
-        "a row of {name} gets the key of another row, and the stream does not say where its \
-         transaction ends"
-    );
-    Error::new(ErrorKind::Server, message).with_sqlstate(SqlState::UNIQUE_VIOLATION).hint(
-        "Rows that exchange their keys need a stream with transactions, as wal2json writes by \
-         default (`include-transaction`).",
-    )
-}
-
-/// Returns the error if rows that are to be inserted again could not all be deleted. The other rows
-/// would keep their old values. The batch is tried again.
-fn reinserted_meanwhile_error(name: &str) -> Error {
-    let message = format!(
-        "another session has changed rows of {name} that exchange unique values, or refers to them"
-    );
-    Error::new(ErrorKind::Server, message)
-        .with_sqlstate(SqlState::T_R_SERIALIZATION_FAILURE)
-        .hint("If this happens again and again, a trigger of the table keeps deletes out.")
-}
-
-/// Returns the error if an update sets a column that the server sets alone.
-fn identity_error(facts: &ApplyTable) -> Error {
-    let name = &facts.table.sql_name;
-    let message = format!("an update of {name} sets a column that is generated always as identity");
-    let columns = facts.columns.iter().filter(|column| column.is_identity_always);
-    let columns: Vec<_> = columns.map(|it| it.sql.as_str()).collect();
-    Error::new(ErrorKind::Server, message)
-        .with_sqlstate(SqlState::INTEGRITY_CONSTRAINT_VIOLATION)
-        .hint(format!(
-            "No update may set {}. On the target, run `alter table {name} alter column ... set \
-             generated by default`.",
-            columns.join(", ")
-        ))
-}
-
-/// Returns the error if changing a key by delete and insert would cascade to other rows.
-fn cascade_error(name: &str) -> Error {
-    let message = format!(
-        "the key of a row of {name} changes while other rows refer to it: their foreign key would \
-         delete or change those rows, too"
-    );
-    Error::new(ErrorKind::Server, message).with_sqlstate(SqlState::FOREIGN_KEY_VIOLATION)
+/// Checks whether a row gets the key that another row had, while a foreign key to the table has an
+/// action. The table's row is updated in place, so rows that refer to it would now refer to another
+/// row.
+pub(super) fn may_act_on_wrong_rows(facts: &ApplyTable, encoded: &EncodedTable) -> bool {
+    encoded.reuses_keys && facts.has_acting_referrers
 }

@@ -164,17 +164,43 @@ impl<'a> ApplyStatements<'a> {
     /// Returns SQL that asks whether deleting the old row of a changed key would cascade to other
     /// rows. `None` if no foreign key cascades.
     pub(crate) fn cascades(&self) -> Option<String> {
-        let (first, _) = self.facts.fold_key.columns.first()?;
-        (!self.facts.cascading_referrers.is_empty()).then(|| {
+        if self.facts.cascading_referrers.is_empty() {
+            return None;
+        }
+        let refers = self.facts.cascading_referrers.join(" or ");
+        let Some((first, _)) = self.facts.fold_key.columns.first() else {
+            return Some(self.whole_rows_cascade(&refers));
+        };
+        Some(format!(
+            "select exists (select 1 from {} t join {} on {} \
+             where s.{ACTION_COLUMN} = {} and {} and ({refers}))",
+            self.table,
+            self.rows_sql,
+            self.key_matches(),
+            RowAction::Delete as i16,
+            is_given_sql(*first),
+        ))
+    }
+
+    /// Returns SQL that asks whether an update sets a column outside the key so that the action of
+    /// a foreign key changes other rows. `None` if no foreign key has such an action.
+    pub(crate) fn acting_updates(&self) -> Option<String> {
+        let differ = |at: &usize| {
+            let column = &self.facts.columns[*at];
+            let differ =
+                column.differ_sql(&format!("t.{}", column.sql), &format!("s.{}", column.sql));
+            format!("{} and ({differ})", is_given_sql(*at))
+        };
+        let differ: Vec<_> = self.facts.acting_columns.iter().map(differ).collect();
+        (self.facts.has_key() && !differ.is_empty()).then(|| {
             format!(
                 "select exists (select 1 from {} t join {} on {} \
-                 where s.{ACTION_COLUMN} = {} and {} and ({}))",
+                 where s.{ACTION_COLUMN} >= {} and ({}))",
                 self.table,
                 self.rows_sql,
                 self.key_matches(),
-                RowAction::Delete as i16,
-                is_given_sql(*first),
-                self.facts.cascading_referrers.join(" or ")
+                RowAction::UpdateIfPresent as i16,
+                differ.join(" or ")
             )
         })
     }
@@ -311,6 +337,16 @@ impl<'a> ApplyStatements<'a> {
 
     /// Returns the DELETE statement. An early delete leaves rows alone that other rows refer to.
     pub(crate) fn delete(&self, is_early: bool) -> String {
+        format!("delete from {} t using {}", self.table, self.deleted_rows(is_early))
+    }
+
+    /// Returns SQL that counts the rows that the DELETE deletes if no trigger keeps them.
+    pub(crate) fn count_deletes(&self, is_early: bool) -> String {
+        format!("select count(*) from {} t, {}", self.table, self.deleted_rows(is_early))
+    }
+
+    /// Returns what follows USING in the DELETE statement.
+    fn deleted_rows(&self, is_early: bool) -> String {
         let unreferenced = match is_early && self.facts.is_referenced {
             true => self.unreferenced_condition(),
             false => String::new(),
@@ -320,8 +356,7 @@ impl<'a> ApplyStatements<'a> {
         let operator = if self.deletes_many { "<=" } else { "=" };
         let which = format!("{operator} {}", RowAction::Delete as i16);
         format!(
-            "delete from {} t using {} where s.{ACTION_COLUMN} {which} and {}{unreferenced}",
-            self.table,
+            "{} where s.{ACTION_COLUMN} {which} and {}{unreferenced}",
             self.rows_sql,
             self.key_matches()
         )
@@ -329,19 +364,36 @@ impl<'a> ApplyStatements<'a> {
 
     /// Returns the UPDATE statement, or `None` if no column can be set.
     pub(crate) fn update(&self) -> Option<String> {
-        let mut sets = Vec::new();
+        let sets: Vec<_> = self
+            .updatable_columns()
+            .filter_map(|(at, column, presence)| set_given_sql(at, column, presence))
+            .collect();
+        (!sets.is_empty()).then(|| {
+            format!("update {} t set {} from {}", self.table, sets.join(", "), self.updated_rows())
+        })
+    }
+
+    /// Returns SQL that counts the rows that the UPDATE updates if no trigger keeps them.
+    pub(crate) fn count_updates(&self) -> String {
+        format!("select count(*) from {} t, {}", self.table, self.updated_rows())
+    }
+
+    /// Returns the columns that the UPDATE may set.
+    fn updatable_columns(&self) -> impl Iterator<Item = (usize, &ApplyColumn, ColumnPresence)> {
+        let all = self.columns_with_presence();
+        all.filter(|(at, column, _)| !self.is_key(*at) && !column.is_identity_always)
+    }
+
+    /// Returns what follows FROM in the UPDATE statement.
+    fn updated_rows(&self) -> String {
         let mut differs = Vec::new();
-        for (at, column, presence) in self.columns_with_presence() {
-            if self.is_key(at) || column.is_identity_always {
-                continue;
-            }
+        for (at, column, presence) in self.updatable_columns() {
             let name = &column.sql;
             let is_other = match column.is_exact {
                 true => column.differ_sql(&format!("t.{name}"), &format!("s.{name}")),
                 // 1.0 and 1.00 are equal but not identical.
                 false => keys::image_differs_sql(&as_base_type("t.", column), &format!("s.{name}")),
             };
-            sets.extend(set_given_sql(at, column, presence));
             match presence {
                 ColumnPresence::Never => {}
                 ColumnPresence::Always => differs.push(is_other),
@@ -361,16 +413,12 @@ impl<'a> ApplyStatements<'a> {
             true => format!(">= {first} and s.{ACTION_COLUMN} <> {reinserts}"),
             false => format!("between {first} and {last}"),
         };
-        (!sets.is_empty()).then(|| {
-            format!(
-                "update {} t set {} from {} where s.{ACTION_COLUMN} {which} and {} and ({})",
-                self.table,
-                sets.join(", "),
-                self.rows_sql,
-                self.key_matches(),
-                differs.join(" or ")
-            )
-        })
+        format!(
+            "{} where s.{ACTION_COLUMN} {which} and {} and ({})",
+            self.rows_sql,
+            self.key_matches(),
+            differs.join(" or ")
+        )
     }
 
     /// Returns SQL that updates the row of the only staged delete to the key and columns of the
@@ -425,18 +473,27 @@ impl<'a> ApplyStatements<'a> {
         }
         let is_overriding = self.facts.columns.iter().any(|column| column.is_identity_always);
         let overriding = if is_overriding { " overriding system value" } else { "" };
+        format!(
+            "insert into {} ({}){overriding} select {} from {}",
+            self.facts.table.sql_name,
+            names.join(", "),
+            values.join(", "),
+            self.inserted_rows()
+        )
+    }
+
+    /// Returns SQL that counts the rows that the INSERT inserts if no trigger keeps them out.
+    pub(crate) fn count_inserts(&self) -> String {
+        format!("select count(*) from {}", self.inserted_rows())
+    }
+
+    /// Returns what follows FROM in the INSERT statement.
+    fn inserted_rows(&self) -> String {
         let (rows, is_absent) = match self.facts.has_key() && !self.truncates {
             true => self.rows_and_absence(),
             false => (self.rows_sql.clone(), "true".to_owned()),
         };
-        format!(
-            "insert into {} ({}){overriding} select {} from {rows} \
-             where s.{ACTION_COLUMN} >= {} and {is_absent}",
-            self.facts.table.sql_name,
-            names.join(", "),
-            values.join(", "),
-            RowAction::Upsert as i16
-        )
+        format!("{rows} where s.{ACTION_COLUMN} >= {} and {is_absent}", RowAction::Upsert as i16)
     }
 
     /// Returns the staged rows for a FROM clause, and the condition that the target has no row with

@@ -2,7 +2,7 @@
 //! unique values.
 //!
 //! A row that another row refers to is never deleted for this. Another session may add such a
-//! reference at any time, so the rows are locked before they are deleted.
+//! reference or change a row at any time, so the rows are locked before they are copied.
 
 use super::{ACTION_COLUMN, ApplyStatements, is_given_sql};
 use crate::apply::batch::RowAction;
@@ -44,19 +44,18 @@ impl ApplyStatements<'_> {
         )
     }
 
-    /// Returns SQL that locks the marked rows, so that no session can add a reference to them.
-    /// `None` if no foreign key references the table. The SQL returns the number of locked rows.
-    pub(crate) fn lock_reinserted(&self) -> Option<String> {
-        (self.reinserts && !self.facts.referrers.is_empty()).then(|| {
-            format!(
-                "select count(*) from (select 1 from {} t join {} on {} where {} \
-                 for update of t) l",
-                self.table,
-                self.rows_sql,
-                self.key_matches(),
-                is_reinserted_sql()
-            )
-        })
+    /// Returns SQL that locks the rows that are updated, so that no session can change them or add
+    /// a reference to them. The SQL returns the number of locked rows.
+    pub(crate) fn lock_updated(&self) -> String {
+        format!(
+            "select count(*) from (select 1 from {} t join {} on {} where s.{ACTION_COLUMN} in \
+             ({}, {}) for update of t) l",
+            self.table,
+            self.rows_sql,
+            self.key_matches(),
+            RowAction::Update as i16,
+            RowAction::Upsert as i16
+        )
     }
 
     /// Returns the DELETE statement for the marked rows. A row that another row refers to by now
@@ -69,6 +68,15 @@ impl ApplyStatements<'_> {
             is_reinserted_sql(),
             self.key_matches(),
             self.unreferenced_condition()
+        )
+    }
+
+    /// Returns SQL that asks whether the table lacks a marked row.
+    pub(crate) fn lost_reinserted(&self) -> String {
+        let (rows, is_absent) = self.rows_and_absence();
+        format!(
+            "select exists (select 1 from {rows} where {} and {is_absent})",
+            is_reinserted_sql()
         )
     }
 

@@ -70,6 +70,19 @@ impl ApplyStatements<'_> {
         )
     }
 
+    /// Returns SQL that asks whether a row that is to be deleted meets the condition `refers`.
+    pub(super) fn whole_rows_cascade(&self, refers: &str) -> String {
+        format!(
+            "select exists (select 1 from {} t join {} s on s.{ACTION_COLUMN} = {} and {} = {} \
+             where {refers})",
+            self.table,
+            self.stage,
+            RowAction::Delete as i16,
+            self.row_as_text("t"),
+            self.row_as_text("s")
+        )
+    }
+
     /// Returns SQL that deletes one row of the table for each staged delete of an equal row.
     pub(crate) fn delete_whole_rows(&self) -> String {
         let (of_stage, of_table) = (self.row_as_text("s"), self.row_as_text("t"));
