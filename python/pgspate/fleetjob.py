@@ -59,12 +59,14 @@ class Receipt:
         part: Number of the part.
         xid: Number of the attempt's transaction.
         rows: Rows written.
+        rows_kept_out: Rows that triggers kept out.
     """
 
     job: int
     part: int
     xid: int
     rows: int
+    rows_kept_out: int = 0
 
 
 @dataclass(frozen=True, repr=False)
@@ -74,10 +76,9 @@ class JobReport(Report):
     Attributes:
         job: Number of the job in the ledger.
         table: Name of the table, written as in SQL.
-        rows_in: Rows of all parts, with those that were rejected. If each task commits, without
-            those that a trigger left out.
-        rows_written: Rows written to the table: inserted or updated. A trigger may have left out
-            some.
+        rows_in: Rows of all parts, with those that were rejected.
+        rows_written: Rows written to the table: inserted or updated.
+        rows_kept_out: Rows that triggers of the table kept out.
         inserted: Rows inserted.
         updated: Rows updated.
         deleted: Rows deleted by a sync. Rows that a job replaces are not counted.
@@ -91,6 +92,7 @@ class JobReport(Report):
     table: str = ""
     rows_in: int = 0
     rows_written: int = 0
+    rows_kept_out: int = 0
     inserted: int = 0
     updated: int = 0
     deleted: int = 0

@@ -186,7 +186,8 @@ def load(
         if columns:
             counts = copy_rows(connection, table, columns, tuples)
     report: dict[str, Any] = {
-        "table": table, "rows_in": counts.sent, "rows_written": counts.written
+        "table": table, "rows_in": counts.sent, "rows_written": counts.written,
+        "rows_kept_out": counts.sent - counts.written,
     }
     return LoadReport._from_dict({**report, **({"related": related} if related else {})})
 

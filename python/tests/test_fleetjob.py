@@ -44,6 +44,19 @@ def test_processes_write_parts_of_one_job(table, dsn):
     assert ticket.abort() is False
 
 
+@pytest.mark.parametrize("options", [{}, {"commit": "task"}, {"mode": "replace"}])
+def test_rows_that_a_trigger_keeps_out_are_counted(table, dsn, options):
+    table.execute(
+        "create function keep_out() returns trigger language plpgsql as "
+        "$$ begin if new.id = 2 then return null; end if; return new; end $$; "
+        "create trigger keeps_out before insert on t for each row execute function keep_out()")
+    ticket = begin_write("t", to=dsn, **options)
+    report = ticket.complete([ticket.write(0, [{"id": 1}, {"id": 2}]), ticket.write(1, [{"id": 3}])])
+    assert (report.rows_in, report.rows_written, report.rows_kept_out) == (3, 2, 1)
+    assert report.warnings == ["triggers of public.t kept out 1 row"]
+    assert table.execute("select array_agg(id order by id) from t").fetchone() == ([1, 3],)
+
+
 def test_a_named_job_is_written_once(table, dsn):
     first = begin_write("t", to=dsn, job="nightly")
     stale = first.write(0, [{"id": 1}])

@@ -81,3 +81,15 @@ def test_elements_of_guessed_arrays_keep_their_content(db, dsn):
     rows = [{"a": [1]}] * 5000 + [{"a": [2, None]}, {"a": None}, {"a": numpy.array([3, 4])}]
     pgspate.load(iter(rows), "t", create=True, to=dsn)
     assert db.execute("select sum(cardinality(a)) from t").fetchone() == (5004,)
+
+
+@pytest.mark.parametrize("form", ["list", "generator", "frame"])
+def test_an_object_with_nan_is_no_json(db, dsn, form):
+    rows = [{"a": {"f": 1.5}}] * 5 + [{"a": {"f": float("nan")}}]
+    if form == "frame":
+        rows = pytest.importorskip("pandas").DataFrame(rows)
+    with pytest.raises(pgspate.ServerError, match="NaN") as refused:
+        pgspate.load(iter(rows) if form == "generator" else rows, "t", create=True, to=dsn)
+    assert refused.value.place.row == 6
+    assert refused.value.hint.startswith("JSON has neither NaN nor Infinity.")
+    assert db.execute("select to_regclass('t')").fetchone() == (None,)

@@ -25,6 +25,30 @@ def engine(server, dsn):
     engine.dispose()
 
 
+@pytest.mark.parametrize("is_within", [False, True])
+def test_rows_that_a_trigger_keeps_out_are_counted(engine, is_within):
+    class Base(orm.DeclarativeBase):
+        pass
+
+    class Visit(Base):
+        __tablename__ = "visits"
+        id = orm.mapped_column(sa.Integer, primary_key=True)
+
+    Base.metadata.create_all(engine)
+    with orm.Session(engine) as session:
+        session.execute(sa.text(
+            "create function keep_out() returns trigger language plpgsql as "
+            "$$ begin if new.id = 2 then return null; end if; return new; end $$; "
+            "create trigger keeps_out before insert on visits for each row "
+            "execute function keep_out()"))
+        session.commit()
+        report = pgspate.sqlalchemy.load(
+            session, Visit, [{"id": 1}, {"id": 2}], **({"within": session} if is_within else {}))
+        session.commit()
+        assert (report.rows_in, report.rows_written, report.rows_kept_out) == (2, 1, 1)
+        assert session.scalars(sa.select(Visit.id)).all() == [1]
+
+
 @pytest.mark.parametrize("call", ["load", "within", "insert_only"])
 def test_a_default_that_is_an_sql_expression_is_never_null_instead(engine, call):
     class Base(orm.DeclarativeBase):

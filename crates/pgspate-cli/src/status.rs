@@ -58,6 +58,9 @@ pub(crate) fn run(args: &StatusArgs, style: TerminalStyle) -> Result<CommandAnsw
     Ok(CommandAnswer::Yes)
 }
 
+/// The most finished jobs that are printed.
+const OVER_MAX: usize = 20;
+
 /// What `status` shows of a database.
 #[derive(Default)]
 struct DatabaseStatus {
@@ -106,9 +109,20 @@ impl DatabaseStatus {
         all
     }
 
-    /// Prints the status for people.
+    /// Prints the status for people. Of the jobs that need no attention, prints only the newest.
     fn print(&self) -> Result<()> {
+        let is_over =
+            |job: &&JobStatus| job.finished.is_some() && !job.emptied && job.changes.is_empty();
+        let mut older = self.jobs.iter().filter(is_over).count().saturating_sub(OVER_MAX);
+        if older > 0 {
+            let jobs = plural(older as u64, "older finished job");
+            write_stdout_lines(&format!("{jobs}: see `pgspate status --json`\n"), 2)?;
+        }
         for job in &self.jobs {
+            if older > 0 && is_over(&job) {
+                older -= 1;
+                continue;
+            }
             write_stdout_lines(&render(job), 2)?;
         }
         for stream in &self.streams {

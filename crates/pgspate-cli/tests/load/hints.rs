@@ -28,6 +28,55 @@ fn a_first_record_that_is_not_json_is_no_record_without_columns() {
 }
 
 #[test]
+fn a_file_whose_lines_differ_in_their_delimiters_is_refused() {
+    let case = new_case();
+    let line = |nth: u32| match nth {
+        ..4 => format!("{nth};n{nth}\n"),
+        _ => format!("{nth};n{nth};{}\n", nth * 2),
+    };
+    let rows: String = (0..10).map(line).collect();
+    case.put("t.csv", format!("id;name;amount\n{rows}"));
+    assert_snapshot!(case.refusal("t.csv --create --table made"), @r#"
+    error: could not detect the delimiter: most lines have ";", but in different numbers
+      at: t.csv
+
+    hint: Name the delimiter, for example `--delimiter ';'`. If each line is one field,
+          … name the comma.
+    "#);
+    let named = case.refusal("t.csv --create --table made --delimiter ;");
+    assert!(named.contains("missing data for column \"amount\""), "{named}");
+    case.load("t.csv --create --table made --delimiter ,").success();
+    assert_eq!(case.value("select count(*) from made"), "11");
+    // A table of one column takes whole lines.
+    case.db.run("create table lines (line text)");
+    case.load("t.csv --table lines --header no").success();
+    assert_eq!(case.value("select count(*) from lines"), "11");
+}
+
+#[test]
+fn a_decimal_comma_says_how_to_convert_it() {
+    let case = LoadCase::new("create table t (id int, amount numeric)");
+    case.put("t.csv", "id;amount\n1;1.234,50\n");
+    assert_snapshot!(case.refusal("t.csv --table t"), @r#"
+    error: could not load "t.csv" into public.t
+      caused by: invalid input syntax for type numeric: "1.234,50" (SQLSTATE 22P02)
+      at: t.csv, line 2, byte 10, column "amount"
+
+    hint: The number has a decimal comma. Load the column as text, and convert it on the
+          … server: `replace(replace(COLUMN, '.', ''), ',', '.')::numeric`.
+    "#);
+}
+
+#[test]
+fn skipping_every_field_says_what_was_skipped() {
+    let case = new_case();
+    case.put("t.csv", "a,b\n1,2\n");
+    let said = case.refusal("t.csv --ignore-unknown --table t");
+    assert!(said.contains("no field of the input is a column of \"t\""), "{said}");
+    assert!(said.contains("`--ignore-unknown` skips fields"), "{said}");
+}
+
+#[test]
 fn empty_lines_and_other_line_ends_say_what_removes_them() {
     let case = new_case();
     case.put("t.csv", "id,name\n1,a\n\n2,b\n");

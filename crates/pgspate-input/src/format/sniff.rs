@@ -5,6 +5,7 @@
 
 mod dialect;
 
+use self::dialect::DelimiterEvidence;
 use super::RowForm;
 use super::infer::columns_of_json;
 use super::json::{self, byte_order_mark_len};
@@ -263,17 +264,39 @@ pub fn sniff(
                     "If it is text with stray NUL bytes, `tr -d '\\000'` removes them.",
                 ));
             }
-            let is_delimiter_known =
-                dialect::sniff_dialect(body, complete, known, given, name, &mut sniffed);
-            if format.is_none() && !is_delimiter_known {
-                return Err(unknown_format_error(
-                    name,
-                    "no delimiter occurs equally often in its lines",
-                ));
+            match dialect::sniff_dialect(body, complete, known, given, name, &mut sniffed) {
+                DelimiterEvidence::Default | DelimiterEvidence::Doubtful(_) if format.is_none() => {
+                    return Err(unknown_format_error(
+                        name,
+                        "no delimiter occurs equally often in its lines",
+                    ));
+                }
+                // A table of one column, and COPY's own default, speak for the comma.
+                DelimiterEvidence::Doubtful(likely)
+                    if given.format.is_none() && known.is_none_or(|known| known.len() != 1) =>
+                {
+                    return Err(doubtful_delimiter_error(name, likely));
+                }
+                _ => {}
             }
         }
     }
     Ok(sniffed)
+}
+
+/// Returns the error for a csv file whose lines have different numbers of fields, and no comma in
+/// the first line.
+fn doubtful_delimiter_error(name: &str, likely: u8) -> Error {
+    let likely = dialect::display_delimiter(likely);
+    let message = format!(
+        "could not detect the delimiter: most lines have {likely}, but in different numbers"
+    );
+    Error::new(ErrorKind::Usage, message)
+        .at(InputPlace { source: Some(name.to_string()), ..InputPlace::default() })
+        .hint(
+            "Name the delimiter, for example `--delimiter ';'`. If each line is one field, name \
+             the comma.",
+        )
 }
 
 fn unknown_format_error(name: &str, why: &str) -> Error {

@@ -13,6 +13,7 @@ use super::staged::StagedParts;
 use super::{FleetJobOptions, FleetJobReport, FleetMode, FleetReceipt, FleetTicket, merge};
 use crate::care::JobShadow;
 use crate::copy::{COMMIT_DURABLY, emptying_error};
+use crate::numbers::counted;
 use crate::sync::SyncOptions;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::{Connection, Dsn};
@@ -172,11 +173,20 @@ impl Completion<'_> {
         } else {
             self.move_rows(&table, &winners).await?
         };
+        let rows_kept_out = match ticket.commits_parts() {
+            true => receipts.iter().map(|receipt| receipt.rows_kept_out).sum(),
+            false => (rows - inserted).max(0),
+        };
+        if rows_kept_out > 0 {
+            let rows = counted(rows_kept_out.unsigned_abs(), "row");
+            warnings.push(format!("triggers of {} kept out {rows}", table.name));
+        }
         let report = FleetJobReport {
             job: ticket.job,
             table: table.name,
-            rows_in: rows + rejected,
+            rows_in: inserted + rows_kept_out + rejected,
             rows_written: inserted,
+            rows_kept_out,
             inserted,
             rejected,
             parts,

@@ -13,7 +13,7 @@ use crate::copy::{
 };
 use crate::format::EncodeMode;
 use crate::plan::{self, RowPlan};
-use crate::reading::{InputOrigin, LoadWatch, ReadingOptions, StageCopy, Survey, hint_encoding};
+use crate::reading::{InputOrigin, LoadWatch, ReadingOptions, StageCopy, Survey, hint_value};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Dsn;
 use pgspate_target::ledger::{self, NewPart, SealedPart};
@@ -109,8 +109,13 @@ impl Attempt<'_> {
         let survey = Survey::take_in(connection, options, table, limits, dsn.clone(), runtime)?;
         let copied = self.copy_rows(survey)?;
         let (connection, rows) = (&copied.session.connection, copied.rows());
+        let snapshot = watch.copy.snapshot();
+        let sent = snapshot.rows.saturating_sub(snapshot.rejected).cast_signed();
+        let rows_kept_out = (sent - rows).max(0);
         let receipt = match runtime.block_on(self.seal(&copied))? {
-            Seal::Sealed(xid) => FleetReceipt { job: ticket.job, part: self.part, xid, rows },
+            Seal::Sealed(xid) => {
+                FleetReceipt { job: ticket.job, part: self.part, xid, rows, rows_kept_out }
+            }
             Seal::Late(done) => return Ok(self.receipt(&done)),
         };
         let commit = if ticket.commits_parts() { COMMIT_DURABLY } else { "commit" };
@@ -232,7 +237,8 @@ impl Attempt<'_> {
     }
 
     fn receipt(&self, part: &SealedPart) -> FleetReceipt {
-        FleetReceipt { job: self.ticket.job, part: part.part, xid: part.xid, rows: part.rows }
+        let SealedPart { part, xid, rows, .. } = *part;
+        FleetReceipt { job: self.ticket.job, part, xid, rows, rows_kept_out: 0 }
     }
 
     /// Asks the ledger whether the attempt is sealed, after the answer to its commit was lost.
@@ -289,6 +295,6 @@ impl Attempt<'_> {
         let title = self.ticket.title();
         let message =
             format!("could not write part {} of {title} for {}", self.part, table.sql_name);
-        Error::new(kind, message).because(hint_encoding(error, plan))
+        Error::new(kind, message).because(hint_value(error, plan))
     }
 }

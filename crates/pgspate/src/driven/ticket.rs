@@ -112,6 +112,9 @@ pub struct FleetReceipt {
     pub xid: i64,
     /// Rows written.
     pub rows: i64,
+    /// Rows that triggers kept out.
+    #[serde(default)]
+    pub rows_kept_out: i64,
 }
 
 /// What a completed job has written.
@@ -122,11 +125,13 @@ pub struct FleetJobReport {
     pub job: i64,
     /// The table's name in SQL.
     pub table: String,
-    /// Rows of all parts, with those that were rejected. If each task commits, without those that a
-    /// trigger left out.
+    /// Rows of all parts, with those that were rejected.
     pub rows_in: i64,
-    /// Rows written to the table: inserted or updated. A trigger may have left out some.
+    /// Rows written to the table: inserted or updated.
     pub rows_written: i64,
+    /// Rows that triggers of the table kept out. Of a part whose receipt was lost and asked for
+    /// again, they are not known.
+    pub rows_kept_out: i64,
     /// Rows inserted.
     pub inserted: i64,
     /// Rows updated.

@@ -8,7 +8,7 @@ use tokio_postgres::error::SqlState;
 
 use crate::format::guessed_type::{GuessedType, value_of_error};
 use crate::format::infer::{self, ColumnType};
-use crate::reading::missing_table_error;
+use crate::reading::{has_json_nan, missing_table_error, refused_value};
 use crate::{Error, ErrorKind, Result};
 use pgspate_base::{did_you_mean, is_alike, truncate_ident};
 use pgspate_target::connect::Connection;
@@ -383,15 +383,13 @@ pub(crate) fn wider_type<'a>(
     }
     let current = ColumnType::of_name(&column.ty.name)?;
     let value = guess.as_deref().or_else(|| refused_value(error)).unwrap_or_default();
+    if current == ColumnType::Jsonb && has_json_nan(value) {
+        // In a column of texts, the other values would not be JSON any more.
+        return None;
+    }
     let wider = infer::widen(current, value.as_bytes());
     let wider = if wider == current { ColumnType::Text } else { wider };
     (current != ColumnType::Text).then_some((column, wider))
-}
-
-/// Returns the value in the error's context: `COPY t, line 5, column a: "12a"`.
-fn refused_value(error: &Error) -> Option<&str> {
-    let (_, quoted) = error.refusal()?.context()?.split_once(": \"")?;
-    quoted.strip_suffix('"').or(Some(quoted))
 }
 
 /// Adds a hint to the error about a value that the guessed type of a new column does not keep.

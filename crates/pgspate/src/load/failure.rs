@@ -9,7 +9,7 @@ use tokio_postgres::error::SqlState;
 use super::{Load, LoadWatch, create};
 use crate::copy::{blames_one_row, is_keys_dropped_error};
 use crate::plan::hint_date_format;
-use crate::reading::hint_encoding;
+use crate::reading::hint_value;
 use crate::{Error, ErrorKind};
 use pgspate_target::ConcurrentChange;
 use pgspate_target::ledger::{self, DroppedKeys};
@@ -48,7 +48,7 @@ impl Load {
     /// Adds hints about the values and types that the error is about.
     fn hint_cause(&self, error: Error) -> Error {
         let error = hint_date_format(error, &self.plan.rows.columns);
-        let mut error = self.reading.hint_title(hint_encoding(error, &self.plan.rows));
+        let mut error = self.reading.hint_title(hint_value(error, &self.plan.rows));
         if let Some(new) = &self.new_table {
             if self.reading.is_stream() {
                 error = create::hint_type(error, new, &self.table);

@@ -137,7 +137,8 @@ pub(super) fn plan_columns(
         };
         let hint = "`--ignore-unknown` skips fields whose name is no column. Name the columns for the \
                     input's fields with `--columns a,b,...`.";
-        return Err(Error::new(ErrorKind::Plan, message).hint_if((!is_empty).then_some(hint)));
+        let hint = (!is_empty && request.ignore_unknown).then_some(hint);
+        return Err(Error::new(ErrorKind::Plan, message).hint_if(hint));
     }
     for name in &request.force_null {
         find_forced_column(("FORCE_NULL", "--force-null"), name, table, input, &mut planned)?

@@ -119,9 +119,53 @@ pub(crate) fn hint_encoding_name(error: Error, name: &str) -> Error {
     }
 }
 
+/// Returns the value in the context of a refusal: `COPY t, line 5, column a: "12a"`.
+pub(crate) fn refused_value(error: &Error) -> Option<&str> {
+    let context = error.refusal()?.context()?;
+    let (_, quoted) = context
+        .lines()
+        .find_map(|line| line.starts_with("COPY ").then(|| line.split_once(": \""))?)?;
+    quoted.strip_suffix('"').or(Some(quoted))
+}
+
+/// Returns whether a JSON object or array has a number that JSON lacks.
+pub(crate) fn has_json_nan(value: &str) -> bool {
+    value.starts_with(['{', '[']) && ["NaN", "Infinity"].iter().any(|it| value.contains(it))
+}
+
+/// Returns whether a value is a number with a decimal comma: `1.234,50`.
+fn has_decimal_comma(value: &str) -> bool {
+    let number = value.trim().trim_start_matches(['-', '+']);
+    let Some((whole, fraction)) = number.split_once(',') else { return false };
+    let digits = |text: &str, others: &[char]| {
+        let is_digit = |c: char| c.is_ascii_digit() || others.contains(&c);
+        text.starts_with(|c: char| c.is_ascii_digit()) && text.chars().all(is_digit)
+    };
+    digits(whole, &['.', ' ']) && digits(fraction, &[])
+}
+
+/// Adds hints to the server's error about a value: what JSON lacks, a decimal comma, or another
+/// encoding.
+pub(crate) fn hint_value(error: Error, plan: &RowPlan) -> Error {
+    let value = refused_value(&error).unwrap_or_default();
+    if error.sqlstate() != Some(&SqlState::INVALID_TEXT_REPRESENTATION) {
+        return hint_encoding(error, plan);
+    }
+    if has_json_nan(value) {
+        return error.hint("JSON has neither NaN nor Infinity. Write null, or in Python None.");
+    }
+    if has_decimal_comma(value) {
+        return error.hint(
+            "The number has a decimal comma. Load the column as text, and convert it on the \
+             server: `replace(replace(COLUMN, '.', ''), ',', '.')::numeric`.",
+        );
+    }
+    error
+}
+
 /// Adds a hint about `--encoding` to the server's error about a name that is no encoding, or about
 /// bytes that are not UTF-8. No encoding allows NUL bytes.
-pub(crate) fn hint_encoding(error: Error, plan: &RowPlan) -> Error {
+fn hint_encoding(error: Error, plan: &RowPlan) -> Error {
     if let Some(name) = &plan.encoding {
         return hint_encoding_name(error, name);
     }

@@ -24,7 +24,7 @@ use crate::load::add_columns::ColumnsToAdd;
 use crate::load::create::{self, check_typed_columns};
 use crate::plan::{RowPlan, RowRequest, hint_date_format};
 use crate::reading::{
-    LoadWatch, MakeEncoder, SniffedInputs, StageCopy, Survey, check_constants, hint_encoding,
+    LoadWatch, MakeEncoder, SniffedInputs, StageCopy, Survey, check_constants, hint_value,
     missing_table_error, parse_name,
 };
 use crate::stage::known_rows::KnownRowFilter;
@@ -323,7 +323,7 @@ impl Staging {
             None => create::hint_chosen_type(error, &self.table),
         };
         let error = hint_date_format(error, &self.plan.columns);
-        Error::new(kind, message).because(self.reading.hint_title(hint_encoding(error, &self.plan)))
+        Error::new(kind, message).because(self.reading.hint_title(hint_value(error, &self.plan)))
     }
 
     fn make_encoder(&self) -> Result<MakeEncoder> {

@@ -36,8 +36,18 @@ struct SplitSample {
     quoted: usize,
 }
 
-/// Detects the dialect of `body` and stores it in `sniffed`. Returns false if the delimiter is
-/// unknown.
+/// How certain a delimiter is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum DelimiterEvidence {
+    /// The delimiter is given, or occurs equally often in most lines.
+    Certain,
+    /// No delimiter was detected, so it is the default.
+    Default,
+    /// The default, although most lines have this other delimiter, in different numbers.
+    Doubtful(u8),
+}
+
+/// Detects the dialect of `body` and stores it in `sniffed`. Returns how certain its delimiter is.
 pub(super) fn sniff_dialect(
     body: &[u8],
     complete: bool,
@@ -45,7 +55,7 @@ pub(super) fn sniff_dialect(
     given: &SniffOverrides,
     name: &str,
     sniffed: &mut SniffedFormat,
-) -> bool {
+) -> DelimiterEvidence {
     let (body, complete) = match body.get(..BYTES_MAX) {
         Some(front) if front.len() < body.len() => (front, false),
         _ => (body, complete),
@@ -58,7 +68,7 @@ pub(super) fn sniff_dialect(
     let is_csv_named = given.format.is_some() || split_name(name).1.is_some_and(|e| e == "csv");
     let may_be_dump = has_marker && !is_csv_named;
     let sample = DelimitedSample { body, complete, end, may_be_dump };
-    let is_delimiter_known = choose_delimiter(&sample, given, name, sniffed);
+    let evidence = choose_delimiter(&sample, given, name, sniffed);
     if sniffed.format == Format::Csv && sniffed.delimiter == b'\t' && !is_csv_named {
         sniffed.format = Format::Tsv;
         if may_be_dump && is_copy_text(body) {
@@ -94,7 +104,7 @@ pub(super) fn sniff_dialect(
         sniffed.quote = None;
         sniffed.evidence.push("format text: tabs, \\N and no header".to_string());
     }
-    is_delimiter_known || sniffed.format == Format::Text
+    if sniffed.format == Format::Text { DelimiterEvidence::Certain } else { evidence }
 }
 
 /// Returns the lines before COPY's end marker, if the last line is the marker.
@@ -198,14 +208,13 @@ fn detect_line_end(body: &[u8], quote: Option<u8>) -> LineEnd {
     LineEnd::Lf
 }
 
-/// Chooses the delimiter that occurs equally often in most records. Returns false if there is no
-/// such delimiter.
+/// Chooses the delimiter that occurs equally often in most records.
 fn choose_delimiter(
     sample: &DelimitedSample<'_>,
     given: &SniffOverrides,
     name: &str,
     sniffed: &mut SniffedFormat,
-) -> bool {
+) -> DelimiterEvidence {
     let named_delimiter = match split_name(name).1.as_deref() {
         Some("tsv" | "tab") => Some(b'\t'),
         Some("psv" | "tbl") => Some(b'|'),
@@ -220,7 +229,7 @@ fn choose_delimiter(
     if let Some((delimiter, why)) = fixed {
         sniffed.delimiter = delimiter;
         sniffed.evidence.push(format!("delimiter {}: {why}", display_delimiter(delimiter)));
-        return true;
+        return DelimiterEvidence::Certain;
     }
     for (candidates, first_line_counts) in [(DELIMITERS, false), (RARE_DELIMITERS, true)] {
         let mut best: Option<(u32, bool, usize, u8)> = None;
@@ -240,7 +249,7 @@ fn choose_delimiter(
                 "delimiter {}: {fields} fields in each line",
                 display_delimiter(delimiter)
             ));
-            return true;
+            return DelimiterEvidence::Certain;
         }
     }
     // COPY text of one column has no delimiter.
@@ -250,7 +259,28 @@ fn choose_delimiter(
         "delimiter {}: the default, as none was detected",
         display_delimiter(sniffed.delimiter)
     ));
-    false
+    let others = DELIMITERS.iter().filter(|other| **other != sniffed.delimiter);
+    let mut doubtful = others.filter(|other| {
+        has_in_most_lines(sample, **other, given)
+            && !begins_with_several_fields(sample, sniffed.delimiter, given)
+    });
+    doubtful.next().map_or(DelimiterEvidence::Default, |it| DelimiterEvidence::Doubtful(*it))
+}
+
+/// Returns whether the first record and most other records have the delimiter.
+fn has_in_most_lines(sample: &DelimitedSample<'_>, delimiter: u8, given: &SniffOverrides) -> bool {
+    let counts = field_counts(sample, delimiter, given);
+    let several = counts.iter().filter(|fields| **fields > 1).count();
+    counts.first().is_some_and(|first| *first > 1) && several * 2 > counts.len()
+}
+
+/// Returns whether the first record has several fields with this delimiter.
+fn begins_with_several_fields(
+    sample: &DelimitedSample<'_>,
+    delimiter: u8,
+    given: &SniffOverrides,
+) -> bool {
+    field_counts(sample, delimiter, given).first().is_some_and(|first| *first > 1)
 }
 
 /// Returns the percentage of records that have the most frequent number of fields, and this number.
@@ -261,28 +291,29 @@ fn field_count_share(
     given: &SniffOverrides,
     first_line_counts: bool,
 ) -> Option<(u32, usize)> {
+    let all = field_counts(sample, delimiter, given);
+    let mut counts: HashMap<usize, usize> = HashMap::new();
+    for fields in &all {
+        *counts.entry(*fields).or_default() += 1;
+    }
+    let (fields, times) = counts.into_iter().max_by_key(|(fields, times)| (*times, *fields))?;
+    if first_line_counts && all.first() != Some(&fields) {
+        return None;
+    }
+    let percent = (times * 100 / all.len()) as u32;
+    (fields > 1 && percent >= 70).then_some((percent, fields))
+}
+
+/// Returns the number of fields of each record that is not empty.
+fn field_counts(sample: &DelimitedSample<'_>, delimiter: u8, given: &SniffOverrides) -> Vec<usize> {
     let quote = given.quote.unwrap_or(Some(b'"'));
     let escape = given.escape.or(quote).unwrap_or(b'"');
     let mut split = sample.split(delimiter, quote, escape);
     if split.misplaced_quotes > 0 && given.quote.is_none() {
         split = sample.split(delimiter, None, escape);
     }
-    let mut counts: HashMap<usize, usize> = HashMap::new();
-    let (mut total, mut first) = (0, None);
-    for record in &split.records {
-        // Empty lines are ignored.
-        if record.len() > 1 || !record[0].text.is_empty() {
-            *counts.entry(record.len()).or_default() += 1;
-            total += 1;
-            first.get_or_insert(record.len());
-        }
-    }
-    let (fields, times) = counts.into_iter().max_by_key(|(fields, times)| (*times, *fields))?;
-    if first_line_counts && first != Some(fields) {
-        return None;
-    }
-    let percent = (times * 100 / total) as u32;
-    (fields > 1 && percent >= 70).then_some((percent, fields))
+    let has_fields = |record: &&Vec<SampleField>| record.len() > 1 || !record[0].text.is_empty();
+    split.records.iter().filter(has_fields).map(Vec::len).collect()
 }
 
 /// Returns the first character of the first record, if it has one field, and the number of fields
@@ -528,7 +559,7 @@ fn is_copy_text(body: &[u8]) -> bool {
 }
 
 /// Returns a delimiter as messages show it.
-fn display_delimiter(delimiter: u8) -> String {
+pub(super) fn display_delimiter(delimiter: u8) -> String {
     match delimiter {
         b'\t' => "tab".to_string(),
         b if b.is_ascii_graphic() => format!("\"{}\"", char::from(b)),
