@@ -262,7 +262,7 @@ class ApplyReport(Report):
         deleted: Rows deleted.
         truncated: Tables truncated.
         missing: Updates and deletes whose row did not exist.
-        kept_out: Changes that triggers of the target tables kept out.
+        changes_kept_out: Changes that triggers of the target tables kept out.
         dead_letters: Events that were written to ``pgspate.dead_letter``.
         batches: Transactions committed.
         tables: Names of the target tables, written as in SQL.
@@ -285,7 +285,7 @@ class ApplyReport(Report):
     deleted: int = 0
     truncated: int = 0
     missing: int = 0
-    kept_out: int = 0
+    changes_kept_out: int = 0
     dead_letters: int = 0
     batches: int = 0
     tables: list[str] = field(default_factory=list)

@@ -78,7 +78,8 @@ class JobReport(Report):
         table: Name of the table, written as in SQL.
         rows_in: Rows of all parts, with those that were rejected.
         rows_written: Rows written to the table: inserted or updated.
-        rows_kept_out: Rows that triggers of the table kept out.
+        rows_kept_out: Rows that triggers of the table kept out. They are not known of a part whose
+            receipt was lost.
         inserted: Rows inserted.
         updated: Rows updated.
         deleted: Rows deleted by a sync. Rows that a job replaces are not counted.

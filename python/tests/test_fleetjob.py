@@ -51,7 +51,8 @@ def test_rows_that_a_trigger_keeps_out_are_counted(table, dsn, options):
         "$$ begin if new.id = 2 then return null; end if; return new; end $$; "
         "create trigger keeps_out before insert on t for each row execute function keep_out()")
     ticket = begin_write("t", to=dsn, **options)
-    report = ticket.complete([ticket.write(0, [{"id": 1}, {"id": 2}]), ticket.write(1, [{"id": 3}])])
+    parts = [{"id": 1}, {"id": 2}], [{"id": 3}]
+    report = ticket.complete([ticket.write(nth, rows) for nth, rows in enumerate(parts)])
     assert (report.rows_in, report.rows_written, report.rows_kept_out) == (3, 2, 1)
     assert report.warnings == ["triggers of public.t kept out 1 row"]
     assert table.execute("select array_agg(id order by id) from t").fetchone() == ([1, 3],)

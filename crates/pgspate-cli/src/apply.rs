@@ -60,7 +60,8 @@ pub(crate) fn run(args: ApplyArgs, style: TerminalStyle) -> Result<CommandAnswer
         print_json(&report)?;
     }
     let counts = &report.counts;
-    let all = counts.dead_letters + counts.missing + counts.kept_out + report.uncounted == 0;
+    let all =
+        counts.dead_letters + counts.missing + counts.changes_kept_out + report.uncounted == 0;
     // With exit status 1, the report is shown in spite of --quiet.
     if !quiet || (!all && !json) {
         write_stderr(render(&report, style));

@@ -59,7 +59,7 @@ pub(crate) fn run(args: &StatusArgs, style: TerminalStyle) -> Result<CommandAnsw
 }
 
 /// The most finished jobs that are printed.
-const OVER_MAX: usize = 20;
+const FINISHED_JOBS_MAX: usize = 20;
 
 /// What `status` shows of a database.
 #[derive(Default)]
@@ -111,15 +111,16 @@ impl DatabaseStatus {
 
     /// Prints the status for people. Of the jobs that need no attention, prints only the newest.
     fn print(&self) -> Result<()> {
-        let is_over =
+        let is_settled =
             |job: &&JobStatus| job.finished.is_some() && !job.emptied && job.changes.is_empty();
-        let mut older = self.jobs.iter().filter(is_over).count().saturating_sub(OVER_MAX);
+        let mut older =
+            self.jobs.iter().filter(is_settled).count().saturating_sub(FINISHED_JOBS_MAX);
         if older > 0 {
             let jobs = plural(older as u64, "older finished job");
             write_stdout_lines(&format!("{jobs}: see `pgspate status --json`\n"), 2)?;
         }
         for job in &self.jobs {
-            if older > 0 && is_over(&job) {
+            if older > 0 && is_settled(&job) {
                 older -= 1;
                 continue;
             }

@@ -425,6 +425,7 @@ impl EventFolder<'_> {
                 }
             }
         };
+        self.table.reuses_keys |= self.table.entries[entry_index].was_left;
         self.table.entries[entry_index].row = Some(folded_row);
     }
 

@@ -170,8 +170,8 @@ select c.oid, n.nspname::text, c.relname::text, c.relkind::text,
 /// A digest of what decides how rows of table `c` are written. It includes the table's name, kind,
 /// persistence, columns, defaults, unique indexes, rules, triggers and foreign keys. It includes
 /// row-level security of the table and of the tables that a foreign key connects with it. All names
-/// are qualified, because the user's search path may be active. Foreign keys are known by their triggers, as
-/// `pg_constraint` has no index on the referenced table.
+/// are qualified, because the user's search path may be active. Foreign keys are known by their
+/// triggers, as `pg_constraint` has no index on the referenced table.
 const FINGERPRINT: &str = "\
 pg_catalog.hashtextextended(pg_catalog.concat_ws(';',
   (select pg_catalog.concat_ws(' ', f.relname, f.relnamespace, f.relkind, f.relpersistence)
@@ -191,7 +191,8 @@ pg_catalog.hashtextextended(pg_catalog.concat_ws(';',
             ',' order by r.oid)
    from pg_catalog.pg_rewrite r where r.ev_class operator(pg_catalog.=) c.oid),
   (select pg_catalog.string_agg(distinct pg_catalog.concat_ws(' ', t.tgconstraint,
-            case when t.tgisinternal then 0 else t.oid end, t.tgenabled,
+            case when t.tgisinternal and t.tgparentid operator(pg_catalog.=) 0 then 0
+                 else t.oid end, t.tgenabled,
             pg_catalog.row_security_active(t.tgconstrrelid)), ',')
    from pg_catalog.pg_trigger t where t.tgrelid operator(pg_catalog.=) c.oid),
   pg_catalog.row_security_active(c.oid))

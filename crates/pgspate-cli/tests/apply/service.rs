@@ -72,12 +72,16 @@ const CREATE_TABLES: &str = "\
 create table t (id int primary key, v int);
 create table other (id int primary key, v int, big text)";
 
-/// A trigger in the target that logs each version of a row that was written.
+/// Triggers in the target that log each version of a row that was written. A copy that was killed
+/// is repeated with empty tables.
 const VERSION_LOG: &str = "\
 create table log (n bigint generated always as identity, id int, v int);
 create function note() returns trigger language plpgsql as $$ begin
   insert into log (id, v) values (new.id, new.v); return new; end $$;
-create trigger note after insert or update on t for each row execute function note()";
+create trigger note after insert or update on t for each row execute function note();
+create function forget() returns trigger language plpgsql as $$ begin
+  truncate log; return null; end $$;
+create trigger forget after truncate on t execute function forget()";
 
 /// Increments rows of the source until `stop` is set. Counts committed transactions in `done`. A
 /// refused transaction is not repeated.

@@ -174,3 +174,22 @@ fn a_first_line_without_a_name_of_columns_is_said() {
     }
     assert_eq!(case.value("select count(*) from t where code = 'ABC'"), "1");
 }
+
+/// Names may have letters of any language, and the marks that people write.
+#[test]
+fn a_header_in_any_language_is_no_row() {
+    for names in ["Prénom,Ville", "имя,город", "名前,都市", "Name (full),City/Town", "Won %,Team #"]
+    {
+        let case = LoadCase::new("create table t (a text, b text)");
+        case.put("t.csv", format!("{names}\nZoé,Orléans\nBob,Paris\n"));
+        let said = case.load("t.csv --table made --create").stderr;
+        assert!(said.contains("warning: the first line"), "{names}: {said}");
+        let columns = "select string_agg(attname, ',' order by attnum) from pg_attribute \
+                       where attrelid = 'made'::regclass and attnum > 0";
+        assert_eq!(case.value(columns), names);
+        assert_eq!(case.value("select count(*) from made"), "2");
+        // The table has other names, so the line may be a row.
+        case.refusal("t.csv --table t");
+        assert!(case.rows("t").is_empty(), "{names}");
+    }
+}

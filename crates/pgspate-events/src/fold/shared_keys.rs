@@ -67,6 +67,7 @@ impl EventFolder<'_> {
     /// Takes an older row away from a key.
     pub(super) fn take_waiting(&mut self, entry_index: usize, row: usize) -> FoldedRow {
         let at = entry_index as u32;
+        self.table.reuses_keys = true;
         let Some(rows) = self.table.waiting.get_mut(&at) else { return FoldedRow::AS_IS };
         let taken = rows.remove(row);
         if rows.is_empty() {
@@ -189,7 +190,8 @@ impl EventFolder<'_> {
     /// Adds a row to the waiting rows of its key, because a newer row gets the key. If the row
     /// itself was inserted beside a row that the target may have, the target's row is added first.
     pub(super) fn keep_waiting(&mut self, entry_index: usize, row: FoldedRow) {
-        self.table.reuses_keys = true;
+        // Whether the target has a row under the key is known when an event takes it away.
+        self.table.reuses_keys |= !row.is_as_is();
         let hides_target_row = self.may_hide_target_row(&row, entry_index);
         let waiting = self.table.waiting.entry(entry_index as u32).or_default();
         if hides_target_row {

@@ -14,7 +14,8 @@ use crate::{Error, ErrorKind, Result};
 /// The most inputs that are opened before their turn.
 const AHEAD_MAX: usize = 8;
 
-/// The most memory that inputs take which are opened before their turn, in bytes.
+/// The most memory that inputs are expected to take which are opened before their turn, in bytes.
+/// Data that compress unusually well take more.
 const AHEAD_BYTES_MAX: u64 = 16 << 20;
 
 /// What an open input takes beside the bytes that it reads ahead: buffers and a thread's stack.
@@ -94,7 +95,15 @@ impl Cutter for ChainCutter {
                 if self.next_input == self.ahead_bytes.len() {
                     return Ok(None);
                 }
-                self.current = Some(self.open_next()?);
+                match self.open_next() {
+                    Ok(cutter) => self.current = Some(cutter),
+                    Err(error) => {
+                        // No input after this one is cut.
+                        self.next_input = self.ahead_bytes.len();
+                        self.ahead.clear();
+                        return Err(error);
+                    }
+                }
                 continue;
             };
             let Some(mut chunk) = cutter.next()? else {
@@ -192,5 +201,6 @@ mod tests {
         let mut cutter = ChainCutter::new(vec![Some(1); 20], open);
         let before = vec![(0, 0, 0), (1, 1, 1)];
         assert_eq!(lines(&mut cutter), (before, Some("no such file".to_owned())));
+        assert!(cutter.next().unwrap().is_none());
     }
 }

@@ -426,9 +426,9 @@ impl Input {
         }
     }
 
-    /// Returns the memory in bytes that the input takes if it is opened before it is read: the bytes
-    /// that its reader reads ahead. Returns `None` if opening it early gains nothing, or would hold
-    /// a connection.
+    /// Returns how many bytes the reader of the input is expected to read ahead, before anything is
+    /// read from it. Returns `None` if opening the input early gains nothing, or would hold a
+    /// connection.
     pub fn bytes_read_ahead(&self) -> Option<u64> {
         let stored = self.0.stored_bytes?;
         let inflated = match name::is_compressed(&self.0.name) {

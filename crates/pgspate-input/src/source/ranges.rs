@@ -194,11 +194,13 @@ fn join_close_ranges(ranges: &[(u64, usize)]) -> Vec<Range<u64>> {
     for (start, len) in ranges {
         let end = start + *len as u64;
         match joined.last_mut() {
+            Some(last) if end <= last.end => {}
+            // At least half of the bytes are wanted.
             Some(last)
-                if *start <= last.end.saturating_add(GAP_BYTES_MAX)
+                if *start <= last.end.saturating_add(GAP_BYTES_MAX.min(*len as u64))
                     && last.end - last.start < REQUEST_BYTES_MAX =>
             {
-                last.end = last.end.max(end);
+                last.end = end;
             }
             _ => joined.push(*start..end),
         }
@@ -216,9 +218,11 @@ mod tests {
         let ranges = [(0, 10), (10, 5), (GAP_BYTES_MAX + 15, mib), (9 * mib as u64, 5 * mib)];
         let joined = join_close_ranges(&ranges);
         assert_eq!(joined, [0..GAP_BYTES_MAX + 15 + (1 << 20), 9 << 20..14 << 20]);
-        // The second range overlaps the first one, which is large enough.
-        let joined = join_close_ranges(&[(0, 5 * mib), (4 * mib as u64, 10)]);
-        assert_eq!(joined, [0..5 << 20, 4 << 20..(4 << 20) + 10]);
+        // A large request gets no more ranges, unless it has their bytes.
+        let joined = join_close_ranges(&[(0, 5 * mib), (0, 10), (5 * mib as u64 - 5, 10)]);
+        assert_eq!(joined, [0..5 << 20, (5 << 20) - 5..(5 << 20) + 5]);
+        // Of a request with a larger gap, more bytes would be dropped than used.
+        assert_eq!(join_close_ranges(&[(0, 10), (100, 20)]), [0..10, 100..120]);
         assert!(join_close_ranges(&[]).is_empty());
     }
 }

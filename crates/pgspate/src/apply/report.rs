@@ -51,8 +51,8 @@ pub(super) fn warnings(
             if missing == 1 { "update or delete" } else { "updates or deletes" }
         ));
     }
-    if counts.kept_out > 0 {
-        let changes = counted(counts.kept_out, "change");
+    if counts.changes_kept_out > 0 {
+        let changes = counted(counts.changes_kept_out, "change");
         warnings.push(format!("triggers of the target tables kept out {changes}"));
     }
     if uncounted > 0 {

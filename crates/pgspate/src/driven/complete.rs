@@ -174,7 +174,11 @@ impl Completion<'_> {
             self.move_rows(&table, &winners).await?
         };
         let rows_kept_out = match ticket.commits_parts() {
-            true => receipts.iter().map(|receipt| receipt.rows_kept_out).sum(),
+            // A receipt may come twice.
+            true => {
+                let kept = receipts.iter().map(|receipt| (receipt.part, receipt.rows_kept_out));
+                kept.collect::<HashMap<_, _>>().values().sum()
+            }
             false => (rows - inserted).max(0),
         };
         if rows_kept_out > 0 {

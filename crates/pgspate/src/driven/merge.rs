@@ -177,11 +177,20 @@ async fn find_in_transaction(
 
 impl FleetJobReport {
     fn with_counts(&self, synced: &SyncReport) -> FleetJobReport {
-        let SyncReport { inserted, updated, deleted, .. } = *synced;
-        let [inserted, updated, deleted] = [inserted, updated, deleted].map(u64::cast_signed);
+        let SyncReport { inserted, updated, deleted, changes_kept_out, .. } = *synced;
+        let [inserted, updated, deleted, rows_kept_out] =
+            [inserted, updated, deleted, changes_kept_out].map(u64::cast_signed);
         let rows_written = inserted + updated;
         let warnings = [&self.warnings[..], &synced.warnings].concat();
-        FleetJobReport { rows_written, inserted, updated, deleted, warnings, ..self.clone() }
+        FleetJobReport {
+            rows_written,
+            rows_kept_out,
+            inserted,
+            updated,
+            deleted,
+            warnings,
+            ..self.clone()
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use tokio_postgres::error::SqlState;
 
 use crate::format::guessed_type::{GuessedType, value_of_error};
 use crate::format::infer::{self, ColumnType};
-use crate::reading::{has_json_nan, missing_table_error, refused_value};
+use crate::reading::{is_json_nan, missing_table_error, refused_value};
 use crate::{Error, ErrorKind, Result};
 use pgspate_base::{did_you_mean, is_alike, truncate_ident};
 use pgspate_target::connect::Connection;
@@ -383,7 +383,7 @@ pub(crate) fn wider_type<'a>(
     }
     let current = ColumnType::of_name(&column.ty.name)?;
     let value = guess.as_deref().or_else(|| refused_value(error)).unwrap_or_default();
-    if current == ColumnType::Jsonb && has_json_nan(value) {
+    if current == ColumnType::Jsonb && is_json_nan(error) {
         // In a column of texts, the other values would not be JSON any more.
         return None;
     }

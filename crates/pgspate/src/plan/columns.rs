@@ -135,8 +135,8 @@ pub(super) fn plan_columns(
             Some(_) => "the input has no columns".to_owned(),
             None => "the input has no rows that show its columns".to_owned(),
         };
-        let hint = "`--ignore-unknown` skips fields whose name is no column. Name the columns for the \
-                    input's fields with `--columns a,b,...`.";
+        let hint = "`--ignore-unknown` skips fields whose name is no column. Name the columns for \
+                    the input's fields with `--columns a,b,...`.";
         let hint = (!is_empty && request.ignore_unknown).then_some(hint);
         return Err(Error::new(ErrorKind::Plan, message).hint_if(hint));
     }

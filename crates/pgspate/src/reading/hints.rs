@@ -128,12 +128,16 @@ pub(crate) fn refused_value(error: &Error) -> Option<&str> {
     quoted.strip_suffix('"').or(Some(quoted))
 }
 
-/// Returns whether a JSON object or array has a number that JSON lacks.
-pub(crate) fn has_json_nan(value: &str) -> bool {
-    value.starts_with(['{', '[']) && ["NaN", "Infinity"].iter().any(|it| value.contains(it))
+/// Returns whether the server refused JSON because of NaN or Infinity. The detail of the refusal,
+/// in any language, quotes the token.
+pub(crate) fn is_json_nan(error: &Error) -> bool {
+    let tokens = ["\"NaN\"", "\"Infinity\"", "\"-Infinity\""];
+    let detail = error.refusal().and_then(|refusal| refusal.detail()).unwrap_or_default();
+    tokens.iter().any(|token| detail.contains(token))
 }
 
-/// Returns whether a value is a number with a decimal comma: `1.234,50`.
+/// Returns whether a value is a number with a decimal comma: `1.234,50`. The comma of `1,234` may
+/// separate thousands.
 fn has_decimal_comma(value: &str) -> bool {
     let number = value.trim().trim_start_matches(['-', '+']);
     let Some((whole, fraction)) = number.split_once(',') else { return false };
@@ -141,17 +145,18 @@ fn has_decimal_comma(value: &str) -> bool {
         let is_digit = |c: char| c.is_ascii_digit() || others.contains(&c);
         text.starts_with(|c: char| c.is_ascii_digit()) && text.chars().all(is_digit)
     };
-    digits(whole, &['.', ' ']) && digits(fraction, &[])
+    let is_certain = whole.contains('.') || fraction.len() != 3;
+    is_certain && digits(whole, &['.', ' ']) && digits(fraction, &[])
 }
 
-/// Adds hints to the server's error about a value: what JSON lacks, a decimal comma, or another
-/// encoding.
+/// Adds a hint to the server's error about a value: about NaN in JSON, about a decimal comma, or
+/// about the encoding.
 pub(crate) fn hint_value(error: Error, plan: &RowPlan) -> Error {
     let value = refused_value(&error).unwrap_or_default();
     if error.sqlstate() != Some(&SqlState::INVALID_TEXT_REPRESENTATION) {
         return hint_encoding(error, plan);
     }
-    if has_json_nan(value) {
+    if is_json_nan(&error) {
         return error.hint("JSON has neither NaN nor Infinity. Write null, or in Python None.");
     }
     if has_decimal_comma(value) {

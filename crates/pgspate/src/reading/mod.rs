@@ -27,7 +27,7 @@ use serde_json::{Map, Value};
 
 pub(crate) use constants::check_constants;
 use hints::hint_pattern;
-pub(crate) use hints::{has_json_nan, hint_encoding_name, hint_value, refused_value};
+pub(crate) use hints::{hint_encoding_name, hint_value, is_json_nan, refused_value};
 pub use options::{InputOrigin, ReadingOptions};
 pub use sample::SAMPLE_BYTES;
 pub use sniff_inputs::{dialect, read_schema};

@@ -12,6 +12,9 @@ use crate::format::infer::{InferredClass, classify};
 const RECORDS_MAX: usize = 1000;
 const BYTES_MAX: usize = 256 << 10;
 
+/// The longest name of a column. Letters beyond ASCII take several bytes.
+const NAME_BYTES_MAX: usize = 126;
+
 /// The usual delimiters.
 const DELIMITERS: &[u8] = b",\t;|\x01\x1f";
 /// Delimiters that also occur in ordinary text. They are tried only if no usual delimiter fits, and
@@ -259,12 +262,12 @@ fn choose_delimiter(
         "delimiter {}: the default, as none was detected",
         display_delimiter(sniffed.delimiter)
     ));
-    let others = DELIMITERS.iter().filter(|other| **other != sniffed.delimiter);
-    let mut doubtful = others.filter(|other| {
-        has_in_most_lines(sample, **other, given)
-            && !begins_with_several_fields(sample, sniffed.delimiter, given)
-    });
-    doubtful.next().map_or(DelimiterEvidence::Default, |it| DelimiterEvidence::Doubtful(*it))
+    if field_counts(sample, sniffed.delimiter, given).first().is_some_and(|first| *first > 1) {
+        return DelimiterEvidence::Default;
+    }
+    let mut others = DELIMITERS.iter().filter(|other| **other != sniffed.delimiter);
+    let doubtful = others.find(|other| has_in_most_lines(sample, **other, given));
+    doubtful.map_or(DelimiterEvidence::Default, |other| DelimiterEvidence::Doubtful(*other))
 }
 
 /// Returns whether the first record and most other records have the delimiter.
@@ -272,15 +275,6 @@ fn has_in_most_lines(sample: &DelimitedSample<'_>, delimiter: u8, given: &SniffO
     let counts = field_counts(sample, delimiter, given);
     let several = counts.iter().filter(|fields| **fields > 1).count();
     counts.first().is_some_and(|first| *first > 1) && several * 2 > counts.len()
-}
-
-/// Returns whether the first record has several fields with this delimiter.
-fn begins_with_several_fields(
-    sample: &DelimitedSample<'_>,
-    delimiter: u8,
-    given: &SniffOverrides,
-) -> bool {
-    field_counts(sample, delimiter, given).first().is_some_and(|first| *first > 1)
 }
 
 /// Returns the percentage of records that have the most frequent number of fields, and this number.
@@ -538,10 +532,14 @@ fn judge_header(
     }
 }
 
+/// Returns whether a text may be the name of a column. Bytes beyond ASCII are letters, in whatever
+/// encoding they are.
 fn is_name(text: &[u8]) -> bool {
-    text.len() <= 63
-        && text.first().is_some_and(|b| b.is_ascii_alphabetic() || *b == b'_')
-        && text.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b' ' | b'.' | b'-'))
+    const MARKS: &[u8] = b"_ .-()[]/%#&+:'";
+    let is_letter = |b: u8| b.is_ascii_alphabetic() || !b.is_ascii();
+    text.len() <= NAME_BYTES_MAX
+        && text.first().is_some_and(|b| is_letter(*b) || *b == b'_')
+        && text.iter().all(|b| is_letter(*b) || b.is_ascii_digit() || MARKS.contains(b))
 }
 
 /// Returns whether every backslash begins an escape that COPY text writes.

@@ -139,7 +139,7 @@ select array(select relid from parents
                  and not (condeferrable and confdeltype = 'a')),
        exists (select from pg_trigger
                where tgrelid in (select relid from parts) and tgtype & 3::int2 = 3::int2
-                 and not tgisinternal and tgenabled <> 'D' and {no_guard})";
+                 and tgenabled <> 'D' and {no_guard})";
 
 /// Defaults by column name: of the column, or else of its domain. All names are qualified, because
 /// the user's search path is active.

@@ -24,7 +24,7 @@ pub struct ApplyCounts {
     /// Updates and deletes that found no row.
     pub missing: u64,
     /// Changes that triggers of the target tables kept out.
-    pub kept_out: u64,
+    pub changes_kept_out: u64,
     /// Events set aside as dead letters.
     pub dead_letters: u64,
     /// Committed transactions on the target.
@@ -54,7 +54,7 @@ impl ApplyCounts {
         self.deleted += other.deleted;
         self.truncated += other.truncated;
         self.missing += other.missing;
-        self.kept_out += other.kept_out;
+        self.changes_kept_out += other.changes_kept_out;
         self.dead_letters += other.dead_letters;
         self.batches += other.batches;
     }

@@ -19,7 +19,7 @@ use super::altered_tables::{CHECK_TASK, checked_definitions};
 use super::is_row_refusal;
 use super::round::{self, RoundStep, RoundTable};
 use super::session::WriterSession;
-use crate::apply::batch::{EncodedTable, EventBatch};
+use crate::apply::batch::{ColumnPresence, EncodedTable, EventBatch};
 use crate::apply::route::ApplyTable;
 use crate::apply::write::ApplyCounts;
 use crate::apply::write::statements::RowSource;
@@ -39,8 +39,9 @@ pub(super) fn can_write_directly(batch: &EventBatch, rows_max: u64) -> bool {
         let may_cascade = it.has_moved_away && !facts.cascading_referrers.is_empty();
         let may_take_keys = it.has_key_conflict || it.has_key_claims;
         let fills_columns = it.has_moved_rows || it.has_defaults;
-        let may_act =
-            round::may_act_on_wrong_rows(facts, it) || rows > 1 && !facts.acting_columns.is_empty();
+        let gives = |at: &usize| it.presence[*at] != ColumnPresence::Never;
+        let may_act = round::may_act_on_wrong_rows(facts, it)
+            || rows > 1 && facts.acting_columns.iter().any(gives);
         let needs_stage = it.truncates || fills_columns || may_cascade || may_take_keys || may_act;
         let has_text = !it.copy_data.text_rows.is_empty();
         facts.record_types.is_some() && facts.has_key() && !needs_stage && !has_text

@@ -12,6 +12,7 @@ use std::ops::Range;
 
 use tokio_postgres::error::SqlState;
 
+use super::round::RoundOptions;
 use super::session::WriterSession;
 use super::{is_row_refusal, round};
 use crate::apply::batch::{
@@ -38,6 +39,15 @@ pub(super) struct RefusalSearch<'a> {
     pub(super) watch: &'a ApplyWatch,
     /// How often events were written again in the search of `deferred.rs`.
     pub(super) tries: u32,
+}
+
+/// What is checked when a range of events is written.
+#[derive(Debug, Clone, Copy)]
+struct RangeChecks {
+    /// Deferred constraints.
+    deferred: bool,
+    /// Whether the actions of foreign keys may follow the wrong rows.
+    actions: bool,
 }
 
 /// The server's error for some events, and whether deferred constraints raised it.
@@ -69,10 +79,9 @@ impl RefusalSearch<'_> {
             if is_open {
                 session.set_savepoint().await?;
             }
+            let how = RoundOptions { reinserts, checks_actions: true };
             let error =
-                match round::write_tables(session, tables, encoded_tables, reinserts, self.watch)
-                    .await
-                {
+                match round::write_tables(session, tables, encoded_tables, how, self.watch).await {
                     Ok(counts) if is_open => {
                         session.release_savepoint().await?;
                         return Ok(counts);
@@ -175,10 +184,13 @@ impl RefusalSearch<'_> {
             // different ways.
             let error = match known.take().filter(|_| end - start > 1) {
                 Some(error) => error,
-                None => match self.write_range(session, start..end, &mut counts, false).await? {
-                    None => continue,
-                    Some(refused) => refused.error,
-                },
+                None => {
+                    let checks = RangeChecks { deferred: false, actions: true };
+                    match self.write_range(session, start..end, &mut counts, checks).await? {
+                        None => continue,
+                        Some(refused) => refused.error,
+                    }
+                }
             };
             if let Some(middle) = nearest_cut(cuts, start, end) {
                 ranges.push((middle, end));
@@ -186,6 +198,10 @@ impl RefusalSearch<'_> {
                 continue;
             }
             if end - start > 1 {
+                // These events cannot be written one by one, so no action can follow each of them.
+                let checks = RangeChecks { deferred: false, actions: false };
+                let written = self.write_range(session, start..end, &mut counts, checks).await?;
+                let Some(EventRefusal { error, .. }) = written else { continue };
                 let hint = format!(
                     "This event and the {} events after it exchange keys, so none of them can be \
                      set aside alone. Correct the event that the server refuses.",
@@ -208,21 +224,22 @@ impl RefusalSearch<'_> {
         at == self.batch.complete_changes || before.is_none_or(|change| change.ends_transaction)
     }
 
-    /// Writes a range of events. A refused range leaves nothing behind. With `checks`, also checks
-    /// deferred constraints, if the range consists of whole source transactions.
+    /// Writes a range of events. A refused range leaves nothing behind. Deferred constraints are
+    /// checked only if the range consists of whole source transactions.
     async fn write_range(
         &self,
         session: &mut WriterSession,
         range: Range<usize>,
         counts: &mut ApplyCounts,
-        checks: bool,
+        checks: RangeChecks,
     ) -> Result<Option<EventRefusal>> {
         let batch = self.batch;
-        let checks = checks && self.is_boundary(range.start) && self.is_boundary(range.end);
+        let is_whole = self.is_boundary(range.start) && self.is_boundary(range.end);
         let encoded = encode_folded_rows(&batch.log, range, &batch.tables)?;
         session.set_savepoint().await?;
+        let how = RoundOptions { reinserts: true, checks_actions: checks.actions };
         let written =
-            match round::write_tables(session, &batch.tables, &encoded, true, self.watch).await {
+            match round::write_tables(session, &batch.tables, &encoded, how, self.watch).await {
                 Ok(written) => written,
                 Err(error) if is_row_refusal(&error) => {
                     session.roll_back_to_savepoint().await?;
@@ -233,7 +250,10 @@ impl RefusalSearch<'_> {
                 }
                 Err(error) => return Err(error),
             };
-        if checks && let Some(error) = check_deferred(session).await? {
+        if checks.deferred
+            && is_whole
+            && let Some(error) = check_deferred(session).await?
+        {
             session.roll_back_to_savepoint().await?;
             return Ok(Some(EventRefusal { error, is_deferred: true }));
         }

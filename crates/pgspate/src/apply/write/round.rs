@@ -32,7 +32,7 @@ pub(super) struct RoundTable<'a> {
     statements: ApplyStatements<'a>,
 }
 
-/// Returns the tables of a round, referenced tables first. `reinserts`: as in [`write_tables`].
+/// Returns the tables of a round, referenced tables first. `reinserts`: as in [`RoundOptions`].
 pub(super) fn order_tables<'a>(
     tables: &'a [Arc<ApplyTable>],
     encoded: &'a [EncodedTable],
@@ -239,7 +239,7 @@ impl StepList<'_> {
         }
         let task = "look up rows of @ that exchange unique values";
         if statements.reinserts() {
-            self.add(at, StepAction::LockRows, task, statements.lock_updated());
+            self.add(at, StepAction::LockRows, task, statements.lock_unique_changes());
         }
         for sql in statements.reinsert_sql() {
             self.add(at, StepAction::Reinsert, task, sql);
@@ -263,8 +263,8 @@ impl StepList<'_> {
         );
     }
 
-    /// Adds the DELETE of whole rows of a table without a key. With inserted rows, a deleted row may
-    /// be the old row of an update.
+    /// Adds the DELETE of whole rows of a table without a key. If rows are inserted, too, a deleted
+    /// row may be the old row of an update.
     fn add_delete_whole_rows(&mut self, at: usize, round_table: &RoundTable<'_>) {
         if round_table.encoded.deletes > 0 && !round_table.facts.has_key() {
             if round_table.encoded.upserts > 0
@@ -295,7 +295,10 @@ impl StepList<'_> {
     fn add_delete(&mut self, at: usize, round_table: &RoundTable<'_>, is_early: bool) {
         if round_table.encoded.deletes > 0 && round_table.facts.has_key() {
             let statements = &round_table.statements;
-            self.add_expected(at, || statements.count_deletes(is_early));
+            // A row that an early DELETE leaves is counted before the late one.
+            if !(is_early && round_table.facts.is_referenced) {
+                self.add_expected(at, || statements.count_deletes(is_early));
+            }
             self.add(at, StepAction::Delete, "delete rows of @", statements.delete(is_early));
         }
     }
@@ -345,7 +348,7 @@ pub(super) fn count_step(
     counts: &mut ApplyCounts,
 ) {
     if matches!(step.action, StepAction::Delete | StepAction::Update | StepAction::Insert) {
-        counts.kept_out += std::mem::take(&mut counts.expected).saturating_sub(rows);
+        counts.changes_kept_out += std::mem::take(&mut counts.expected).saturating_sub(rows);
     }
     match step.action {
         StepAction::AskExpected => counts.expected = rows,
@@ -374,16 +377,26 @@ pub(super) fn count_step(
     }
 }
 
-/// Writes the rows of a round, and returns counts. With `reinserts`, unreferenced rows are deleted
-/// early even if foreign keys exist. Rows whose new unique values another row has are deleted and
-/// inserted again, as no single statement could exchange the values.
+/// How the rows of a round are written.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RoundOptions {
+    /// Whether unreferenced rows are deleted early even if foreign keys exist. Rows whose new
+    /// unique values another row has are then deleted and inserted again, as no single statement
+    /// could exchange the values.
+    pub(super) reinserts: bool,
+    /// Whether a round is refused in which actions of foreign keys may follow the wrong rows.
+    pub(super) checks_actions: bool,
+}
+
+/// Writes the rows of a round, and returns counts.
 pub(super) async fn write_tables(
     session: &mut WriterSession,
     tables: &[Arc<ApplyTable>],
     encoded: &[EncodedTable],
-    reinserts: bool,
+    options: RoundOptions,
     watch: &ApplyWatch,
 ) -> Result<ApplyCounts> {
+    let RoundOptions { reinserts, checks_actions } = options;
     let round_tables = order_tables(tables, encoded, RowSource::Stage, reinserts);
     if let Some(round_table) =
         round_tables.iter().find(|round_table| round_table.encoded.has_key_conflict)
@@ -394,7 +407,7 @@ pub(super) async fn write_tables(
         return Err(no_key_error(round_table.facts));
     }
     if let Some(round_table) =
-        round_tables.iter().find(|it| may_act_on_wrong_rows(it.facts, it.encoded))
+        round_tables.iter().find(|it| checks_actions && may_act_on_wrong_rows(it.facts, it.encoded))
     {
         return Err(action_error(&round_table.facts.table.sql_name));
     }
@@ -420,7 +433,8 @@ pub(super) async fn write_tables(
             stage_rows(session, round_table).await?;
         }
     }
-    let mut steps = round_steps(&round_tables).into_iter().peekable();
+    let is_run = |step: &RoundStep| checks_actions || step.action != StepAction::AskActingUpdates;
+    let mut steps = round_steps(&round_tables).into_iter().filter(is_run).peekable();
     while let Some(step) = steps.next() {
         if steps.peek().is_none() {
             watch.near_end_of_batch();

@@ -76,8 +76,7 @@ pub(super) fn cascade_error(name: &str) -> Error {
 /// then written event by event.
 pub(super) fn action_error(name: &str) -> Error {
     let message = format!(
-        "rows of {name} exchange values to which other rows refer: the actions of their foreign \
-         keys follow single events"
+        "foreign keys that refer to {name} have actions, so these events are written one by one"
     );
     Error::new(ErrorKind::Server, message).with_sqlstate(SqlState::FOREIGN_KEY_VIOLATION)
 }

@@ -7,7 +7,10 @@
 
 use std::ops::Range;
 
-use super::{EventRefusal, RefusalSearch, check_deferred, is_row_refusal, nearest_cut, round};
+use super::{
+    EventRefusal, RangeChecks, RefusalSearch, RoundOptions, check_deferred, is_row_refusal,
+    nearest_cut, round,
+};
 use crate::apply::batch::encode_folded_rows;
 use crate::apply::write::ApplyCounts;
 use crate::apply::write::session::WriterSession;
@@ -134,10 +137,9 @@ impl RefusalSearch<'_> {
         let mut ranges = Vec::from([(0, self.batch.complete_changes)]);
         while let Some((start, end)) = ranges.pop() {
             self.check_stop()?;
-            let Some(refused) = self.write_range(session, start..end, &mut counts, true).await?
-            else {
-                continue;
-            };
+            let checks = RangeChecks { deferred: true, actions: false };
+            let written = self.write_range(session, start..end, &mut counts, checks).await?;
+            let Some(refused) = written else { continue };
             if let Some(middle) = nearest_cut(&boundaries, start, end) {
                 ranges.push((middle, end));
                 ranges.push((start, middle));
@@ -305,8 +307,9 @@ impl RefusalSearch<'_> {
         let mut counts = ApplyCounts::default();
         for (start, end) in ranges_without(range.clone(), left_out) {
             let encoded = encode_folded_rows(&batch.log, start..end, &batch.tables)?;
+            let how = RoundOptions { reinserts: true, checks_actions: false };
             let written =
-                round::write_tables(session, &batch.tables, &encoded, true, self.watch).await?;
+                round::write_tables(session, &batch.tables, &encoded, how, self.watch).await?;
             session.clear_stages().await?;
             counts.add(&written);
         }

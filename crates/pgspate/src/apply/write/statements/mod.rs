@@ -182,17 +182,29 @@ impl<'a> ApplyStatements<'a> {
         ))
     }
 
-    /// Returns SQL that asks whether an update sets a column outside the key so that the action of
-    /// a foreign key changes other rows. `None` if no foreign key has such an action.
+    /// Returns SQL that asks whether an updated row gives up a value outside the key to another
+    /// staged row, and the action of a foreign key follows such a value. `None` if no foreign key
+    /// has such an action, or if the batch gives none of its columns.
     pub(crate) fn acting_updates(&self) -> Option<String> {
-        let differ = |at: &usize| {
-            let column = &self.facts.columns[*at];
-            let differ =
-                column.differ_sql(&format!("t.{}", column.sql), &format!("s.{}", column.sql));
-            format!("{} and ({differ})", is_given_sql(*at))
+        let all = &self.facts.columns;
+        let is_passed_on = |at: &usize| {
+            let (column, name) = (&all[*at], &all[*at].sql);
+            let (old, new) = (format!("t.{name}"), format!("s.{name}"));
+            format!(
+                "{} and ({}) and exists (select 1 from {} o where o.{ACTION_COLUMN} >= {} and {} \
+                 and not ({}))",
+                is_given_sql(*at),
+                column.differ_sql(&old, &new),
+                self.stage,
+                RowAction::UpdateIfPresent as i16,
+                column.equal_sql(&format!("o.{name}"), &old),
+                self.key_matches_as("o")
+            )
         };
-        let differ: Vec<_> = self.facts.acting_columns.iter().map(differ).collect();
-        (self.facts.has_key() && !differ.is_empty()).then(|| {
+        let given = self.facts.acting_columns.iter();
+        let given = given.filter(|at| self.presence[**at] != ColumnPresence::Never);
+        let passed_on: Vec<_> = given.map(is_passed_on).collect();
+        (self.facts.has_key() && !passed_on.is_empty()).then(|| {
             format!(
                 "select exists (select 1 from {} t join {} on {} \
                  where s.{ACTION_COLUMN} >= {} and ({}))",
@@ -200,7 +212,7 @@ impl<'a> ApplyStatements<'a> {
                 self.rows_sql,
                 self.key_matches(),
                 RowAction::UpdateIfPresent as i16,
-                differ.join(" or ")
+                passed_on.join(" or ")
             )
         })
     }

@@ -44,17 +44,24 @@ impl ApplyStatements<'_> {
         )
     }
 
-    /// Returns SQL that locks the rows that are updated, so that no session can change them or add
-    /// a reference to them. The SQL returns the number of locked rows.
-    pub(crate) fn lock_updated(&self) -> String {
+    /// Returns SQL that locks the rows whose unique values change, so that no session can change
+    /// them or add a reference to them. The SQL returns the number of locked rows.
+    pub(crate) fn lock_unique_changes(&self) -> String {
+        let differ = |at: &usize| {
+            let column = &self.facts.columns[*at];
+            let (old, new) = (format!("t.{}", column.sql), format!("s.{}", column.sql));
+            format!("{} and ({})", is_given_sql(*at), column.differ_sql(&old, &new))
+        };
+        let differ: Vec<_> = self.facts.unique_indexes.iter().flatten().map(differ).collect();
         format!(
             "select count(*) from (select 1 from {} t join {} on {} where s.{ACTION_COLUMN} in \
-             ({}, {}) for update of t) l",
+             ({}, {}) and ({}) for update of t) l",
             self.table,
             self.rows_sql,
             self.key_matches(),
             RowAction::Update as i16,
-            RowAction::Upsert as i16
+            RowAction::Upsert as i16,
+            differ.join(" or ")
         )
     }
 
