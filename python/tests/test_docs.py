@@ -84,7 +84,7 @@ def test_the_example_of_fastapi_runs():
     for package in ("fastapi", "uvicorn", "psycopg"):
         pytest.importorskip(package)
     program = [sys.executable, str(ROOT / "examples/fastapi_app.py"), "--try"]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(program, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert "512 of 513 requests stored, 1 refused" in done.stdout
 
@@ -98,7 +98,7 @@ def test_the_notebook_runs():
     # The repository has the notebook without its output.
     assert all(cell.outputs == [] and cell.execution_count is None for cell in cells)
     place = {"metadata": {"path": str(ROOT / "examples")}}
-    nbclient.NotebookClient(book, timeout=120, resources=place).execute()
+    nbclient.NotebookClient(book, timeout=600, resources=place).execute()
     shown = [out.data.get("text/html", "") for cell in cells for out in cell.outputs
              if "data" in out]
     for part in ("public.flights: 51,955 rows in", "<progress value='1.0000'>",
@@ -108,7 +108,7 @@ def test_the_notebook_runs():
 
 def test_the_example_runs(tmp_path):
     program = [sys.executable, str(ROOT / "examples/python.py")]
-    done = subprocess.run(program, capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    done = subprocess.run(program, capture_output=True, text=True, cwd=tmp_path, timeout=600)
     assert done.returncode == 0, done.stderr
     assert "<SyncReport public.squares: 0 inserted, 1 updated" in done.stdout
 

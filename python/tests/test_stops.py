@@ -22,7 +22,7 @@ import pgspate.aio
 def run(code, *args, **options):
     """Runs a program that handles SIGINT, even if these tests run in the background."""
     program = [sys.executable, "-c", textwrap.dedent(code), *args]
-    return subprocess.run(program, capture_output=True, text=True, timeout=120,
+    return subprocess.run(program, capture_output=True, text=True, timeout=600,
                           preexec_fn=enable_interrupts, **options)
 
 

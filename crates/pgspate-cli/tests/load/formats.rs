@@ -165,6 +165,15 @@ fn parquet_is_loaded_into_a_created_table() {
     assert_eq!(case.rows("t"), LOADED_BATCH);
     case.put("twice/1.parquet", &file);
     case.put("twice/2.parquet", &file);
+    case.put("mixed/1.parquet", &file);
+    case.put("mixed/2.csv", CSV_ROWS);
+    assert_snapshot!(case.refusal("mixed/ --table t"), @r#"
+    error: could not load "mixed/1.parquet" and 1 more into public.t
+      caused by: the format is not parquet, but the format of the first input is parquet
+      at: mixed/2.csv
+
+    hint: Load inputs of different formats one after the other.
+    "#);
     case.load("twice --table t").success();
     assert_eq!(case.rows("t").len(), 6);
     // The footer of a Parquet file has the offsets of its columns, so a pipe cannot be loaded.

@@ -231,6 +231,13 @@ fn unusable_keys_and_scopes_are_refused() {
     ");
     let said = sync_and_expect_refusal(&case, "t.csv --no-delete --key c");
     assert_snapshot!(said, @r#"error: column "c" of relation "t" does not exist"#);
+    case.db.run("create table k (id int generated always as identity primary key, a int unique)");
+    case.put("k.csv", "a\n1\n");
+    assert_snapshot!(sync_and_expect_refusal(&case, "k.csv --no-delete"), @r#"
+    error: column "id" is not in the source
+
+    hint: Name columns of the source that identify a row with `--key a,b`.
+    "#);
     let said = sync_and_expect_refusal(&case, "t.csv --scope-by c --key a");
     assert_snapshot!(said, @r#"error: column "c" of the scope is not in the source"#);
     assert_snapshot!(sync_and_expect_refusal(&case, "t.csv --no-delete --key b"), @r#"

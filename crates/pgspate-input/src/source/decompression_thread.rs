@@ -1,8 +1,8 @@
 //! Decompresses an input on a separate thread, ahead of the reader.
 //!
 //! At most [`BLOCKS_MAX`] blocks of up to [`BLOCK_BYTES`] are decompressed ahead. Bytes before a
-//! fault are returned before the error. A thread that ends without a final message is an error, not the
-//! end of the data.
+//! fault are returned before the error. A thread that ends without a final message is an error, not
+//! the end of the data.
 
 use std::io::{BufRead, Read};
 use std::sync::Arc;

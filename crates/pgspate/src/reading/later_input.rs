@@ -8,8 +8,9 @@ use std::io::{Cursor, Read};
 use super::{RecordShape, SniffedInputs, raw_names};
 use crate::format::delimited::{Dialect, Eol, parse_records};
 use crate::format::infer;
-use crate::format::sniff::{SniffOverrides, SniffedFormat, sniff};
+use crate::format::sniff::{Format, SniffOverrides, SniffedFormat, sniff};
 use crate::plan::match_fields;
+use crate::source::Input;
 use crate::{Error, ErrorKind, Result, source};
 
 /// How many bytes of each later input are looked at.
@@ -29,6 +30,37 @@ pub(super) struct GuessedDialect {
 }
 
 impl SniffedInputs {
+    /// Checks that an input has the format of the first input, as far as its first bytes tell.
+    pub(super) fn check_format(&self, input: &Input) -> Result<()> {
+        let expected = self.sniffed.format;
+        // Reading the first bytes of a remote input costs a request. An input with the file
+        // extension of the first input needs no check.
+        if input.is_stream() || input.extension() == self.inputs[0].extension() {
+            return Ok(());
+        }
+        let found = match input.peek(8)?.as_slice() {
+            [b'P', b'A', b'R', b'1', ..] => Some(Format::Parquet),
+            [b'A', b'R', b'R', b'O', b'W', b'1', ..] => Some(Format::Arrow),
+            // The fields of a line may begin so, but then the file's name does not say json.
+            [b'{', b'"' | b'}', ..] | [b'[', b'{' | b']', ..] if is_named_json(input) => {
+                Some(Format::Json)
+            }
+            _ => None,
+        };
+        let name = expected.name();
+        let message = match found.map(|found| (found == expected, found.name())) {
+            Some((false, found)) => {
+                format!("the format is {found}, but the format of the first input is {name}")
+            }
+            None if expected == Format::Parquet => {
+                format!("the format is not {name}, but the format of the first input is {name}")
+            }
+            Some((true, _)) | None => return Ok(()),
+        };
+        Err(Error::new(ErrorKind::Format, message)
+            .hint("Load inputs of different formats one after the other."))
+    }
+
     /// Checks the first bytes of the input at position `index`, if they are delimited text and the
     /// input is not the one whose dialect was guessed. Returns a reader of the whole input.
     ///
@@ -153,4 +185,9 @@ fn first_names(
     first.truncate(first.len() - usize::from(dialect.trailing_delimiter && !first.is_empty()));
     let first: Vec<_> = first.into_iter().map(Option::unwrap_or_default).collect();
     infer::column_names(raw_names(&first))
+}
+
+/// Returns whether an input has the name of a JSON file.
+fn is_named_json(input: &Input) -> bool {
+    matches!(input.extension().as_deref(), Some("json" | "ndjson" | "jsonl" | "geojsonl"))
 }

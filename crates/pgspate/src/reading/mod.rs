@@ -310,33 +310,6 @@ impl SniffedInputs {
         targets
     }
 
-    /// Checks that an input has the format of the first input, as far as its first bytes tell.
-    fn check_format(&self, input: &Input) -> Result<()> {
-        let expected = self.sniffed.format;
-        // Reading the first bytes of a remote input costs a request. An input with the file
-        // extension of the first input needs no check.
-        if input.is_stream() || input.extension() == self.inputs[0].extension() {
-            return Ok(());
-        }
-        let found = match input.peek(8)?.as_slice() {
-            [b'P', b'A', b'R', b'1', ..] => Format::Parquet,
-            [b'A', b'R', b'R', b'O', b'W', b'1', ..] => Format::Arrow,
-            // The fields of a line may begin so, but then the file's name does not say json.
-            [b'{', b'"' | b'}', ..] | [b'[', b'{' | b']', ..] if is_named_json(input) => {
-                Format::Json
-            }
-            _ => return Ok(()),
-        };
-        if found == expected {
-            return Ok(());
-        }
-        let (found, expected) = (found.name(), expected.name());
-        let message =
-            format!("the format is {found}, but the format of the first input is {expected}");
-        Err(Error::new(ErrorKind::Format, message)
-            .hint("Load inputs of different formats one after the other."))
-    }
-
     /// Returns how the fields of an input are mapped to the planned columns.
     pub(crate) fn field_mapping(&self, plan: &RowPlan) -> FieldMapping {
         let trailing = match &self.shape {
@@ -585,11 +558,6 @@ fn raw_names(names: &[Vec<u8>]) -> Vec<String> {
         Err(_) => name.iter().copied().map(char::from).collect(),
     };
     names.iter().map(raw).collect()
-}
-
-/// Returns whether an input has the name of a JSON file.
-fn is_named_json(input: &Input) -> bool {
-    matches!(input.extension().as_deref(), Some("json" | "ndjson" | "jsonl" | "geojsonl"))
 }
 
 /// Adds the input's name to the place of an error.

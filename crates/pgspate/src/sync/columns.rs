@@ -172,7 +172,10 @@ impl SyncColumns {
                 }
             };
             let names = table.columns.iter().map(|column| column.name.as_str());
+            let hint = "Name columns of the source that identify a row with `--key a,b`.";
+            let is_missing_key = is_in_table && key.contains(name);
             return Err(Error::new(ErrorKind::Usage, problem)
+                .hint_if(is_missing_key.then_some(hint))
                 .hint_if(did_you_mean("column", name, names).filter(|_| !is_in_table)));
         }
         if written.len() > COLUMNS_MAX {
