@@ -411,10 +411,9 @@ fn a_truncate_is_refused_if_other_tables_share_its_target() {
           … tables
       at: s.ndjson, line 1
 
-    hint: If this is the only source table with this target, name it with `--tables`. If
-          … not, map each source table to a table of its own. Or delete the rows of this
-          … table from the target yourself, and set the event aside with
-          … `--max-dead-letters N`.
+    hint: Delete the rows of this source table from the target yourself, and set the event
+          … aside with `--max-dead-letters N`. Or map each source table to a table of its
+          … own.
     ");
     let maps = "--map s.t_1=public.t --map s.t_2=public.t";
     let by_dead_letter = format!("{maps} --max-dead-letters 1 --stream letters");
@@ -431,7 +430,7 @@ fn a_truncate_is_refused_if_other_tables_share_its_target() {
     apply_and_report(&case, &both, "--stream both");
     assert_eq!(rows(&case, "t"), "(3)");
     case.db.run("insert into t values (1)");
-    apply_and_report(&case, truncate, "--map s.t_1=public.t --tables s.t_1 --stream alone");
+    apply_and_report(&case, truncate, "--map s.t_1=public.t --stream alone");
     assert_eq!(rows(&case, "t"), "");
 }
 

@@ -116,7 +116,7 @@ fn without_signature(query: &str) -> Option<String> {
 /// a compression is skipped.
 pub(super) fn extension(name: &str) -> Option<String> {
     let mut suffixes = suffixes(name);
-    if suffixes.last().is_some_and(is_compression) {
+    if suffixes.last().is_some_and(|last| is_compression(last)) {
         suffixes.pop();
     }
     suffixes.pop().filter(|extension| !extension.is_empty())
@@ -124,7 +124,7 @@ pub(super) fn extension(name: &str) -> Option<String> {
 
 /// Returns whether the name ends with the suffix of a compression.
 pub(super) fn is_compressed(name: &str) -> bool {
-    suffixes(name).last().is_some_and(is_compression)
+    suffixes(name).last().is_some_and(|last| is_compression(last))
 }
 
 /// Returns the suffixes of the file's name, in lower case: `csv` and `gz` for `a/B.CSV.gz`.
@@ -134,9 +134,9 @@ fn suffixes(name: &str) -> Vec<String> {
     file.split('.').skip(1).map(str::to_ascii_lowercase).collect()
 }
 
-fn is_compression(suffix: &String) -> bool {
+fn is_compression(suffix: &str) -> bool {
     const COMPRESSIONS: [&str; 9] = ["gz", "gzip", "bgz", "z", "zst", "zstd", "bz2", "bz", "xz"];
-    COMPRESSIONS.contains(&suffix.as_str())
+    COMPRESSIONS.contains(&suffix)
 }
 
 #[cfg(test)]

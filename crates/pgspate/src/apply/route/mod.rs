@@ -385,9 +385,8 @@ impl RouterState {
             table_map::sql_name(name.schema.as_deref(), &name.table)
         );
         Err(Error::new(ErrorKind::Format, message).hint(
-            "If this is the only source table with this target, name it with `--tables`. If not, \
-             map each source table to a table of its own. Or delete the rows of this table from \
-             the target yourself, and set the event aside with `--max-dead-letters N`.",
+            "Delete the rows of this source table from the target yourself, and set the event \
+             aside with `--max-dead-letters N`. Or map each source table to a table of its own.",
         ))
     }
 

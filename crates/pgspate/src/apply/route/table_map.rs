@@ -85,14 +85,9 @@ impl TableMap {
         sql_name(schema.as_deref(), &table)
     }
 
-    /// Checks whether the target of a table may get events of other tables, too: by `--map`, or
-    /// because the source may have a table with the target's own name.
+    /// Checks whether `--map` may send other tables, too, to the target of a table.
     pub(crate) fn may_share_target(&self, name: &SourceTable) -> bool {
         let (fitting, target) = self.target_of(name);
-        let is_other = fitting.is_some() && target != *name;
-        if is_other && self.includes(&target) && self.target_of(&target).1 == target {
-            return true;
-        }
         self.mappings.iter().enumerate().any(|(at, mapping)| match fitting == Some(at) {
             true => mapping.drops_star(),
             false => mapping.to.may_become(&target),
