@@ -152,14 +152,13 @@ fn has_decimal_comma(value: &str) -> bool {
 /// Adds a hint to the server's error about a value: about NaN in JSON, about a decimal comma, or
 /// about the encoding.
 pub(crate) fn hint_value(error: Error, plan: &RowPlan) -> Error {
-    let value = refused_value(&error).unwrap_or_default();
     if error.sqlstate() != Some(&SqlState::INVALID_TEXT_REPRESENTATION) {
         return hint_encoding(error, plan);
     }
     if is_json_nan(&error) {
         return error.hint("JSON has neither NaN nor Infinity. Write null, or in Python None.");
     }
-    if has_decimal_comma(value) {
+    if refused_value(&error).is_some_and(has_decimal_comma) {
         return error.hint(
             "The number has a decimal comma. Load the column as text, and convert it on the \
              server: `replace(replace(COLUMN, '.', ''), ',', '.')::numeric`.",

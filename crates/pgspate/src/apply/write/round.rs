@@ -121,11 +121,16 @@ pub(super) enum StepAction {
 impl StepAction {
     /// Checks whether the statement returns a value.
     pub(super) fn returns_value(self) -> bool {
+        self.is_yes_or_no() || self.returns_count()
+    }
+
+    /// Checks whether the statement asks a question that yes answers with a refusal.
+    fn is_yes_or_no(self) -> bool {
         use StepAction::{
             AskActingUpdates, AskCascades, AskDuplicates, AskIdentityChanges, AskKeyClaims,
             AskLostRows,
         };
-        let is_yes_or_no = matches!(
+        matches!(
             self,
             AskDuplicates
                 | AskKeyClaims
@@ -133,8 +138,7 @@ impl StepAction {
                 | AskCascades
                 | AskActingUpdates
                 | AskLostRows
-        );
-        is_yes_or_no || self.returns_count()
+        )
     }
 
     /// Checks whether the statement returns a number of rows.
@@ -459,36 +463,14 @@ async fn run_step(
     round_table: &RoundTable<'_>,
     counts: &mut ApplyCounts,
 ) -> Result<()> {
-    let name = &round_table.facts.table.sql_name;
+    let facts = round_table.facts;
     let rows = match step.action {
-        StepAction::AskDuplicates if session.query_value::<bool>(&step.sql, &step.task).await? => {
-            return Err(same_key_error(name));
+        action if action.is_yes_or_no() => {
+            match session.query_value::<bool>(&step.sql, &step.task).await? {
+                true => return Err(refusal_after_yes(action, facts)),
+                false => 0,
+            }
         }
-        StepAction::AskKeyClaims if session.query_value::<bool>(&step.sql, &step.task).await? => {
-            return Err(taken_key_error(name));
-        }
-        StepAction::AskIdentityChanges
-            if session.query_value::<bool>(&step.sql, &step.task).await? =>
-        {
-            return Err(identity_error(round_table.facts));
-        }
-        StepAction::AskCascades if session.query_value::<bool>(&step.sql, &step.task).await? => {
-            return Err(cascade_error(name));
-        }
-        StepAction::AskActingUpdates
-            if session.query_value::<bool>(&step.sql, &step.task).await? =>
-        {
-            return Err(action_error(name));
-        }
-        StepAction::AskLostRows if session.query_value::<bool>(&step.sql, &step.task).await? => {
-            return Err(lost_row_error(name));
-        }
-        StepAction::AskDuplicates
-        | StepAction::AskKeyClaims
-        | StepAction::AskIdentityChanges
-        | StepAction::AskCascades
-        | StepAction::AskActingUpdates
-        | StepAction::AskLostRows => 0,
         action if action.returns_count() => {
             session.query_value::<i64>(&step.sql, &step.task).await?.unsigned_abs()
         }
@@ -497,13 +479,27 @@ async fn run_step(
             let marked = session.query_value::<i64>(&marked, &step.task).await?.unsigned_abs();
             match session.execute(&step.sql, &step.task).await? {
                 deleted if deleted == marked => deleted,
-                _ => return Err(reinserted_meanwhile_error(name)),
+                _ => return Err(reinserted_meanwhile_error(&facts.table.sql_name)),
             }
         }
         _ => session.execute(&step.sql, &step.task).await?,
     };
     count_step(step, round_table, rows, counts);
     Ok(())
+}
+
+/// Returns the error of a round whose question was answered with yes.
+fn refusal_after_yes(question: StepAction, facts: &ApplyTable) -> Error {
+    let name = &facts.table.sql_name;
+    match question {
+        StepAction::AskDuplicates => same_key_error(name),
+        StepAction::AskKeyClaims => taken_key_error(name),
+        StepAction::AskIdentityChanges => identity_error(facts),
+        StepAction::AskCascades => cascade_error(name),
+        StepAction::AskActingUpdates => action_error(name),
+        StepAction::AskLostRows => lost_row_error(name),
+        other => Error::new(ErrorKind::Bug, format!("{other:?} is no question with yes or no")),
+    }
 }
 
 /// Updates the key of the only staged row in place, as the source's statement did. Returns false if

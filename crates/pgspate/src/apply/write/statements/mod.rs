@@ -182,9 +182,9 @@ impl<'a> ApplyStatements<'a> {
         ))
     }
 
-    /// Returns SQL that asks whether an updated row gives up a value outside the key to another
-    /// staged row, and the action of a foreign key follows such a value. `None` if no foreign key
-    /// has such an action, or if the batch gives none of its columns.
+    /// Returns SQL that asks whether another staged row gets a value that an updated row gives up.
+    /// Only columns outside the key count whose updates a foreign key follows by an action. `None`
+    /// if the batch gives no such column.
     pub(crate) fn acting_updates(&self) -> Option<String> {
         let all = &self.facts.columns;
         let is_passed_on = |at: &usize| {
