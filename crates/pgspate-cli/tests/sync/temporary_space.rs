@@ -46,7 +46,10 @@ fn a_sync_fails_if_the_temporary_tablespace_is_too_small() {
     // The decompressed size is unknown before staging.
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     std::io::Write::write_all(&mut packed, text.as_bytes()).unwrap();
-    assert_snapshot!(sync(&packed.finish().unwrap(), "t.csv.gz"), @r#"
+    let error = sync(&packed.finish().unwrap(), "t.csv.gz");
+    // How much fits depends on the order in which the sessions extend their stages.
+    let size = regex_lite::Regex::new(r"\b([89]|1\d) MiB").unwrap();
+    assert_snapshot!(size.replace_all(&error, "[SIZE]"), @r#"
     error: could not sync public.t with "t.csv.gz"
       caused by: could not extend file [FILE]: No space left on device (SQLSTATE 53100)
 
