@@ -10,6 +10,7 @@ use pyo3::types::{
 };
 
 use crate::numpy_values::{has_times, numpy_items};
+use crate::object_memory::ObjectMemory;
 
 /// The kind of a value, which decides how the value is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,6 +74,7 @@ pub(crate) struct ClassCache {
     utc: Py<PyAny>,
     epoch: Py<PyAny>,
     epoch_utc: Py<PyAny>,
+    memory: ObjectMemory,
 }
 
 /// Classes of the standard library that are not built in: module, class, and kind of the values.
@@ -102,7 +104,8 @@ impl ClassCache {
         let json = py.import("pgspate._json")?;
         let timedelta = datetime.getattr("timedelta")?;
         let utc = datetime.getattr("timezone")?.getattr("utc")?;
-        let datetime = datetime.getattr("datetime")?;
+        let (date, datetime) = (datetime.getattr("date")?, datetime.getattr("datetime")?);
+        let decimal = py.import("decimal")?.getattr("Decimal")?;
         let epoch_utc = datetime.call1((1970, 1, 1, 0, 0, 0, 0, &utc))?.unbind();
         Ok(ClassCache {
             known: Vec::new(),
@@ -111,7 +114,8 @@ impl ClassCache {
             enum_class: py.import("enum")?.getattr("Enum")?.unbind(),
             encode_json: json.getattr("encode")?.unbind(),
             encode_wrapped: json.getattr("encode_wrapped")?.unbind(),
-            decimal: py.import("decimal")?.getattr("Decimal")?.unbind(),
+            memory: ObjectMemory::probe(&decimal, &date, &datetime, &utc)?,
+            decimal: decimal.unbind(),
             timedelta: timedelta.unbind(),
             utc: utc.unbind(),
             epoch: datetime.call1((1970, 1, 1))?.unbind(),
@@ -159,6 +163,11 @@ impl ClassCache {
     /// Returns whether a value is a `datetime.timedelta` itself, and of no subclass.
     pub(crate) fn is_plain_timedelta(&self, value: &Bound<'_, PyAny>) -> bool {
         value.get_type().is(self.timedelta.bind(value.py()))
+    }
+
+    /// Returns the classes whose values can be read from memory.
+    pub(crate) fn memory(&self) -> ObjectMemory {
+        self.memory
     }
 
     /// Returns `datetime.timezone.utc`.

@@ -83,8 +83,14 @@ impl ColumnWriter {
                 }
             }
             ValueClass::Date => {
-                let ordinal = value.call_method0(intern!(value.py(), "toordinal"))?;
-                self.values.date(ordinal.extract::<i64>()? - EPOCH_ORDINAL);
+                let days = match text_writer.classes.memory().date_days(value) {
+                    Some(days) => days,
+                    None => {
+                        let ordinal = value.call_method0(intern!(value.py(), "toordinal"))?;
+                        ordinal.extract::<i64>()? - EPOCH_ORDINAL
+                    }
+                };
+                self.values.date(days);
             }
             _ if class == ValueClass::Datetime
                 && self.append_datetime(value, &text_writer.classes)? => {}
@@ -123,16 +129,17 @@ impl ColumnWriter {
         classes: &ClassCache,
     ) -> PyResult<bool> {
         let py = value.py();
-        let has_zone = !value.getattr(intern!(py, "tzinfo"))?.is_none();
+        let known = classes.memory().datetime_micros(value);
+        let has_zone = match known {
+            Some(known) => known.is_utc,
+            None => !value.getattr(intern!(py, "tzinfo"))?.is_none(),
+        };
+        let micros = |epoch| known.map_or_else(|| micros_since(value, epoch), |it| Ok(it.micros));
         match (&self.target, has_zone) {
-            (TextTarget::Timestamp, false) => {
-                self.values.timestamp(micros_since(value, classes.epoch(py))?)
-            }
-            (TextTarget::Timestamp, true) => {
-                self.values.timestamp(micros_since(value, classes.epoch_utc(py))?)
-            }
+            (TextTarget::Timestamp, false) => self.values.timestamp(micros(classes.epoch(py))?),
+            (TextTarget::Timestamp, true) => self.values.timestamp(micros(classes.epoch_utc(py))?),
             (TextTarget::Timestamptz, true) => {
-                self.values.timestamptz(micros_since(value, classes.epoch_utc(py))?)
+                self.values.timestamptz(micros(classes.epoch_utc(py))?)
             }
             _ => return Ok(false),
         }

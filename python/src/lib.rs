@@ -18,6 +18,8 @@ mod frame;
 mod infer;
 mod kept;
 mod numpy_values;
+#[allow(unsafe_code)]
+mod object_memory;
 mod options;
 mod range_text;
 mod record_rows;

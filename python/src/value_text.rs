@@ -117,7 +117,7 @@ impl ValueTextWriter {
             ValueClass::Int => write_int(value, out)?,
             ValueClass::Float => self.write_float(value.extract()?, to, out),
             ValueClass::Bool => out.push_str(if value.is_truthy()? { "true" } else { "false" }),
-            ValueClass::Decimal => write_decimal(&self.classes.plain_decimal(value)?, to, out)?,
+            ValueClass::Decimal => write_decimal(&self.classes, value, to, out)?,
             ValueClass::Datetime | ValueClass::DatetimeSubclass => {
                 write_datetime(&self.classes, value, to, out)?
             }
@@ -341,10 +341,16 @@ pub(crate) fn long_int_text(value: &Bound<'_, PyAny>) -> PyResult<String> {
 /// Writes a Decimal without an exponent, because not all types of numbers accept an exponent. For a
 /// column of integers, omits zeros after the decimal point.
 fn write_decimal(
+    classes: &ClassCache,
     value: &Bound<'_, PyAny>,
     to: &TextTarget,
     out: &mut String,
 ) -> Result<(), RowFault> {
+    if let Some(known) = classes.memory().decimal(value).filter(|_| *to != TextTarget::Integer) {
+        known.write(out);
+        return Ok(());
+    }
+    let value = classes.plain_decimal(value)?;
     let text = value.str()?;
     let text = text.to_str()?;
     if text.ends_with("NaN") {

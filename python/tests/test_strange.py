@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
+import random
 import subprocess
 import sys
 import textwrap
+import zoneinfo
 from collections import OrderedDict, UserDict, defaultdict
 from dataclasses import dataclass
 from decimal import Decimal
@@ -157,6 +159,42 @@ def test_subclasses_of_known_classes_are_loaded(db, dsn):
         (2, "y", when, 2, when.replace(tzinfo=None)),
         (3, "2", when, 10**30, when.replace(tzinfo=None)),
     ]
+
+
+class Odd(Decimal):
+    """A Decimal whose text is not its value."""
+
+    def __str__(self):
+        return "7"
+
+
+def random_decimal(rng):
+    digits = rng.randrange(10 ** rng.choice((1, 2, 5, 18, 19, 20, 38, 60)))
+    sign, scale = rng.choice(("", "-")), rng.choice((0, 1, 2, 5, 19, 40, 41, 200))
+    value = Decimal(f"{sign}{digits}E-{scale}")
+    return rng.choice((value, value, value, Odd(value), Decimal(digits), Decimal(f"{digits}E+3"),
+                       Decimal("NaN"), Decimal(f"{sign}Infinity"), Decimal(f"{sign}0.00")))
+
+
+def test_decimals_and_datetimes_are_those_that_psycopg_stores(db, dsn):
+    rng = random.Random(11)
+    zones = (None, UTC, UTC, dt.timezone(dt.timedelta(hours=-7)), zoneinfo.ZoneInfo("UTC"))
+    rows = []
+    for nth in range(3000):
+        when = dt.datetime.min + rng.random() * (dt.datetime.max - dt.datetime.min)
+        zone = rng.choice(zones[1:])
+        rows.append((nth, random_decimal(rng), when.date(), when.replace(fold=nth % 2),
+                     when.replace(tzinfo=zone, fold=nth % 2)))
+    if db.info.server_version < 140_000:
+        rows = [row for row in rows if not row[1].is_infinite()]
+    for table in ("ours", "theirs"):
+        db.execute(f"create table {table} (n int, a numeric, b date, c timestamp, d timestamptz)")
+    pgspate.load(rows, "ours", to=dsn)
+    plain = [(n, Decimal(a), *rest) for n, a, *rest in rows]
+    db.cursor().executemany("insert into theirs values (%s, %s, %s, %s, %s)", plain)
+    different = ("select n, o.a::text, t.a::text, o::text, t::text from ours o full join theirs t "
+                 "using (n) where o::text is distinct from t::text")
+    assert db.execute(different).fetchall() == []
 
 
 def test_the_first_and_last_datetimes_are_loaded(db, dsn):

@@ -144,11 +144,13 @@ fn server_work(report: &SyncReport) -> String {
         return "  other servers store the rows, so this server does not know the WAL and the I/O\n"
             .to_owned();
     };
+    let pages = match report.blocks_read {
+        Some(read) => format!("{} read, {} changed", plural(read, "block"), thousands(dirtied)),
+        None => format!("{} changed", plural(dirtied, "block")),
+    };
     let mut text = format!(
-        "  {} of WAL, {} read, {} changed; {}, {}\n",
+        "  {} of WAL, {pages}; {}, {}\n",
         bytes(wal),
-        report.blocks_read.map_or("unknown blocks".to_owned(), |read| plural(read, "block")),
-        thousands(dirtied),
         plural(report.dead_rows, "dead row"),
         plural(hot, "HOT update"),
     );
@@ -163,9 +165,13 @@ fn server_work(report: &SyncReport) -> String {
             dollars(bill.price_per_million),
         );
     }
-    let known = |value: Option<u64>| value.map_or("unknown".to_owned(), thousands);
-    let size = |value: Option<u64>| value.map_or("unknown".to_owned(), bytes);
-    let [table, indexes] = [report.table_bytes, report.index_bytes].map(|both| both.map(size));
+    // The counters of a fleet's member would include the work of the other members.
+    let [Some(table), Some(indexes), Some(dead)] =
+        [report.table_bytes, report.index_bytes, report.table_dead_rows].map(both_known)
+    else {
+        return text;
+    };
+    let [table, indexes] = [table, indexes].map(|sizes| sizes.map(bytes));
     let _ = writeln!(
         text,
         "  table {} to {}, indexes {} to {}; {} to {} dead rows in the table",
@@ -173,10 +179,15 @@ fn server_work(report: &SyncReport) -> String {
         table[1],
         indexes[0],
         indexes[1],
-        known(report.table_dead_rows[0]),
-        known(report.table_dead_rows[1]),
+        thousands(dead[0]),
+        thousands(dead[1]),
     );
     text
+}
+
+/// Returns the values before and after, if both are known.
+fn both_known([before, after]: [Option<u64>; 2]) -> Option<[u64; 2]> {
+    Some([before?, after?])
 }
 
 /// Formats what follows the figures.

@@ -36,6 +36,21 @@ fn a_member_that_is_done_finds_nothing_to_do() {
 }
 
 #[test]
+fn the_summary_of_a_member_has_only_what_is_known_of_the_member() {
+    let scene = FleetScene::new(2, 4);
+    let dsn = scene.case.db.dsn();
+    let text = "--table reading --scope-by meter --max-delete 100% --fleet nights \
+                --generation 1 --members 2 --member 0";
+    let source = ["sync", "--to", &dsn, "a/{member}.csv"];
+    let run = finish(spawn(scene.case.command(&source).args(text.split_whitespace())));
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    let said = [" of WAL, ", "member 0 of 2 of fleet nights, 1"];
+    assert!(said.iter().all(|it| run.stderr.contains(it)), "{}", run.stderr);
+    assert!(!run.stderr.contains("unknown"), "{}", run.stderr);
+    assert!(!run.stderr.contains("  table "), "{}", run.stderr);
+}
+
+#[test]
 fn a_missing_a_failed_and_a_lost_member_are_reported() {
     let scene = FleetScene::new(5, 5);
     scene.report("a", "2026-11-22", 0);

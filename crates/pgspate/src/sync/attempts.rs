@@ -243,7 +243,9 @@ impl<'a> SyncAttempts<'a> {
             let measured = Measurement::take(&first.client, &table).await.since(before);
             report.set_measured(measured, sync.options.price_per_million);
         }
-        if may_be_advised(&report) {
+        // The last member advises for all members, as the statistics are those of the table.
+        let is_last = report.fleet.as_ref().is_none_or(|member| member.completed);
+        if is_last && may_be_advised(&report) {
             match self.read_advice(&report).await {
                 Ok(advice) => report.advice = advice,
                 Err(error) if report.is_check => return Err(error),

@@ -29,6 +29,7 @@ mod uuid;
 
 use std::sync::Arc;
 
+pub use self::calendar_date::day_number;
 use super::date_format::DateFormat;
 use crate::types::{PgType, SessionSettings, TypeKind};
 use array::ArrayEncoder;
