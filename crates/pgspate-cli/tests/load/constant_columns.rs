@@ -45,6 +45,17 @@ fn rows_of_all_formats_get_constants_and_the_name_of_their_file() {
 }
 
 #[test]
+fn a_time_of_the_clock_is_the_same_in_all_chunks() {
+    let case = LoadCase::new("create table t (id text, at timestamptz, day date)");
+    case.put("t.csv", format!("{:>99}\n", "a").repeat(150_000));
+    let args = "t.csv --header no --columns id --commit chunk --set at=NOW --set day=today --quiet";
+    case.load(args).success();
+    let times = "select count(distinct at) || ' ' || count(distinct day) from t";
+    assert_eq!(case.value(times), "1 1");
+    assert_eq!(case.value("select count(distinct chunk) > 1 from pgspate.ledger"), "t");
+}
+
+#[test]
 fn each_file_gives_its_own_name() {
     let case = LoadCase::new("create table t (id int, source text)");
     for name in ["land/a.csv", "land/b.csv", "land/c.csv"] {

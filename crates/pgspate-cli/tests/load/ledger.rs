@@ -115,6 +115,34 @@ fn a_lane_whose_session_is_terminated_continues_with_another() {
 }
 
 #[test]
+fn a_lane_with_another_session_reads_times_as_before() {
+    let case = LoadCase::new("create table t (id int primary key, at timestamptz, note text)");
+    let rows: Vec<_> =
+        (1..=ROWS).map(|id| format!("{id},2024-01-02 03:04:05,{:>60}\n", "")).collect();
+    case.put("t.csv", rows.concat());
+    let (runtime, holder) = session(&case.db.dsn());
+    let block = format!("begin; insert into t values ({})", ROWS / 2);
+    runtime.block_on(holder.batch_execute(&block)).unwrap();
+    let args = "t.csv --header no --lanes 1 --commit chunk --rebuild-indexes never --quiet";
+    let child = spawn(&mut case.load_command(args));
+    let waits = "from pg_stat_activity where wait_event_type = 'Lock' \
+                 and datname = current_database()";
+    wait_until("the lane waits for the key", || {
+        count(&case, waits.trim_start_matches("from ")) > 0
+    });
+    case.db.run(&format!(
+        "alter database \"{}\" set timezone = 'Asia/Tokyo'; select pg_terminate_backend(pid) {waits}",
+        case.db.name()
+    ));
+    runtime.block_on(holder.batch_execute("rollback")).unwrap();
+    finish(child).success();
+    assert_eq!(
+        case.value("select count(*) || ' ' || count(distinct at) from t"),
+        format!("{ROWS} 1")
+    );
+}
+
+#[test]
 fn a_chunk_that_another_session_commits_meanwhile_is_not_written_twice() {
     let case = new_case();
     case.load("t.csv --lanes 2").success();

@@ -29,6 +29,7 @@ mod interruptions;
 mod kept_rows;
 mod late_keys;
 mod ledger;
+mod lost_rows;
 mod memory_limits;
 #[path = "../../../pgspate/tests/support/moto.rs"]
 mod moto;

@@ -1,38 +1,128 @@
 //! Emptied tables: whether a table is empty, and the record that it was emptied. Rows of earlier
 //! jobs no longer count then.
 
+use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
-use super::identity::JobIdentity;
+use super::identity::{EmptyTable, JobIdentity, lock_key};
 use super::job::{JobId, ledger_error};
 use super::trust::LedgerSchema;
-use crate::{Result, TypedQuery};
+use super::{lock, schema};
+use crate::{Result, TypedQuery, server_error};
 
-/// Returns whether the table is empty, so that no rows of an earlier run are left.
+/// The jobs of table `$1` that have written rows: finished jobs whose files are known, and
+/// unfinished jobs with committed chunks. Columns: job, key, whether the job is finished.
+const JOBS_WITH_ROWS: &str = "\
+select j.job, j.key, j.finished is not null from pgspate.job j
+where j.table_oid = $1 and not {is_emptied}
+  and case when j.finished is null
+      then j.command = 'load' and exists (select from pgspate.ledger l
+                                          where l.job = j.job and l.rows_written > 0)
+      else j.rows_written > 0 and exists (select from pgspate.source_file f
+                                          where f.job = j.job and f.key <> '') end";
+
+/// How a query runs that may be refused: alone, or within the caller's transaction. The commands
+/// begin, end and undo it.
+struct Attempt([&'static str; 3]);
+
+const ALONE: Attempt = Attempt(["begin", "commit", "rollback"]);
+/// Also releases the lock of the table.
+const IN_TRANSACTION: Attempt = Attempt([
+    "savepoint pgspate_empty",
+    "rollback to pgspate_empty; release pgspate_empty",
+    "rollback to pgspate_empty; release pgspate_empty",
+]);
+
+/// Returns whether the table is empty.
+///
+/// # Errors
+/// [`ErrorKind::Server`](crate::ErrorKind::Server) if another session locks the table for longer
+/// than the lock timeout.
 pub(super) async fn is_table_empty(client: &Client, identity: &JobIdentity) -> Result<bool> {
-    if !identity.keeps_rows {
-        return Ok(false);
-    }
-    // If another session locks out readers, the table does not count as empty: that session has not
-    // committed.
-    let sql = format!(
-        "begin; set local lock_timeout = '1s'; \
-         select not exists (select 1 from {}) as is_empty; commit",
-        identity.table
-    );
-    let answers = match client.simple_query(&sql).await {
-        Ok(answers) => answers,
-        Err(error) if error.as_db_error().is_some() => {
-            // For a role that may not read the table, the table does not count as empty.
-            client.batch_execute("rollback").await.map_err(ledger_error())?;
+    ALONE.is_table_empty(client, identity).await
+}
+
+impl Attempt {
+    async fn is_table_empty(&self, client: &Client, identity: &JobIdentity) -> Result<bool> {
+        let JobIdentity { table, table_oid, table_kind, lock_timeout_millis, .. } = identity;
+        if identity.on_empty == EmptyTable::SaysNothing {
             return Ok(false);
         }
-        Err(error) => return Err(ledger_error()(error)),
-    };
-    Ok(answers.iter().any(|answer| match answer {
+        // Rows of tables that inherit from a table are not its own.
+        let only = if *table_kind == 'p' { "" } else { "only " };
+        let Attempt([begin, end, undo]) = self;
+        let sql = format!(
+            "{begin}; set local lock_timeout = {lock_timeout_millis}; \
+             select not exists (select 1 from {only}{table}); {end}"
+        );
+        let refusal = match client.simple_query(&sql).await {
+            Ok(answers) => return Ok(is_true(&answers)),
+            Err(error) if error.as_db_error().is_some() => error,
+            Err(error) => return Err(ledger_error()(error)),
+        };
+        client.batch_execute(undo).await.map_err(ledger_error())?;
+        if refusal.code() != Some(&SqlState::INSUFFICIENT_PRIVILEGE) {
+            return Err(server_error(format!("could not check whether {table} is empty"))(refusal));
+        }
+        // This role may not read the table. The size is 0 after a TRUNCATE.
+        let sql = format!(
+            "select '{table_kind}' <> 'f' and coalesce(sum(pg_relation_size(oid)), 0) = 0 \
+             from (select {table_oid}::oid union \
+                   select relid from pg_partition_tree({table_oid}::oid::regclass)) part(oid)"
+        );
+        Ok(is_true(&client.simple_query(&sql).await.map_err(ledger_error())?))
+    }
+}
+
+/// Returns whether a row of the answers is `true`.
+fn is_true(answers: &[SimpleQueryMessage]) -> bool {
+    answers.iter().any(|answer| match answer {
         SimpleQueryMessage::Row(row) => row.get(0) == Some("t"),
         _ => false,
-    }))
+    })
+}
+
+/// Returns whether jobs have written rows to the table.
+pub(super) async fn has_jobs_with_rows(client: &Client, table_oid: u32) -> Result<bool> {
+    let sql = format!("select exists ({})", jobs_with_rows_sql());
+    Ok(client.fetch_one(&sql, &[&table_oid]).await.map_err(ledger_error())?.get(0))
+}
+
+fn jobs_with_rows_sql() -> String {
+    JOBS_WITH_ROWS.replace("{is_emptied}", &is_emptied_sql("j.table_oid", "j.job"))
+}
+
+/// Forgets what jobs have loaded into the table, if the table is empty: the files of finished jobs,
+/// and the chunks of unfinished jobs that do not run. Otherwise these jobs would count again as
+/// soon as the table has rows of another job. The caller's transaction has the lock under which the
+/// table's jobs are opened. Jobs of roles that this role is not a member of stay as they are.
+///
+/// # Errors
+/// Those of [`is_table_empty`]. [`ErrorKind::Server`](crate::ErrorKind::Server) if the ledger cannot
+/// be written.
+pub(super) async fn forget_lost_rows(client: &Client, identity: &JobIdentity) -> Result<()> {
+    let found = client.fetch_all(&jobs_with_rows_sql(), &[&identity.table_oid]).await;
+    let found = found.map_err(ledger_error())?;
+    let (mut finished, mut unfinished) = (Vec::<i64>::new(), Vec::<(i64, i64)>::new());
+    for row in &found {
+        match row.get(2) {
+            true => finished.push(row.get(0)),
+            false => unfinished.push((row.get(0), lock_key(row.get(1)))),
+        }
+    }
+    let keys: Vec<i64> = unfinished.iter().map(|(_, key)| *key).collect();
+    let held = lock::held_keys(client, &keys).await?;
+    // The jobs were read before: rows that a job commits from here on are seen in the table.
+    if !IN_TRANSACTION.is_table_empty(client, identity).await? {
+        return Ok(());
+    }
+    let stopped = unfinished.iter().filter(|(_, key)| !held.contains(key));
+    let stopped: Vec<i64> = stopped.map(|(job, _)| *job).collect();
+    let sql = "with files as (update pgspate.source_file set key = '' where job = any($1)), \
+                    rejects as (delete from pgspate.reject where job = any($2)) \
+               delete from pgspate.ledger where job = any($2)";
+    let forgotten = client.run_statement(sql, &[&finished, &stopped]).await;
+    forgotten.map(drop).map_err(|error| schema::with_grant_hint(ledger_error()(error)))
 }
 
 /// Returns a condition: the table was emptied after the job started, so that rows of the job do not

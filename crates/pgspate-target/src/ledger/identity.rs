@@ -27,9 +27,12 @@ pub struct JobIdentity {
     pub table: String,
     /// The table's oid.
     pub table_oid: u32,
-    /// Whether rows written to the table are stored in it. False for views, and for tables whose
-    /// triggers store rows elsewhere.
-    pub keeps_rows: bool,
+    /// `pg_class.relkind` of the table.
+    pub table_kind: char,
+    /// What it means that the table is empty.
+    pub on_empty: EmptyTable,
+    /// How long to wait for a lock of the table.
+    pub lock_timeout_millis: i32,
     /// The inputs, in order.
     pub sources: Vec<SourceFingerprint>,
     /// Options that change the rows or the chunks, by name.
@@ -44,6 +47,17 @@ pub struct JobIdentity {
     pub unlogged: UnloggedExtent,
     /// The member of a fleet that loads the sources. Each generation loads them again.
     pub fleet: Option<FleetMember>,
+}
+
+/// What it means for earlier jobs that their table is empty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EmptyTable {
+    /// Their rows are gone.
+    LostRows,
+    /// The rows may be gone, or a trigger has stored them elsewhere.
+    Unsure,
+    /// Nothing: it is a view.
+    SaysNothing,
 }
 
 /// Options that decide values of rows. Without such an option, rows have other values.
@@ -304,7 +318,9 @@ mod tests {
             command: "load",
             table: "public.t".to_owned(),
             table_oid: 1,
-            keeps_rows: true,
+            table_kind: 'r',
+            on_empty: EmptyTable::LostRows,
+            lock_timeout_millis: 0,
             sources: vec![source("/a.csv"), source("/b.csv")],
             options: Map::from_iter([("delimiter".to_owned(), Value::from(","))]),
             guessed: Vec::new(),

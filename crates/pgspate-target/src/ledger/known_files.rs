@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use tokio_postgres::Client;
 
-use super::emptied::is_table_empty;
+use super::emptied::{has_jobs_with_rows, is_table_empty};
 use super::found_jobs::{FileRecord, FoundJob, find_jobs};
-use super::identity::{JobIdentity, REPLACE, content_text, lines};
+use super::identity::{EmptyTable, JobIdentity, REPLACE, content_text, lines};
 use super::job::{JobId, JobRecord, WrittenChunks, read_written_chunks};
 use super::shadow;
 use super::source_file::{SourceFingerprint, SourceMatch};
@@ -29,6 +29,8 @@ pub struct KnownFiles {
     pub(super) replaced: Vec<ReplacedJob>,
     /// All jobs with these files that were looked at.
     pub(super) seen: Vec<i64>,
+    /// Whether the table is empty although jobs have written rows to it.
+    pub(super) has_lost_rows: bool,
 }
 
 /// What the ledger knows about one file.
@@ -94,16 +96,24 @@ impl KnownFiles {
         identity: &JobIdentity,
         restart: bool,
     ) -> Result<KnownFiles> {
-        let jobs = find_jobs(client, identity).await?;
+        let (jobs, have_rows) = tokio::join!(
+            biased;
+            find_jobs(client, identity),
+            has_jobs_with_rows(client, identity.table_oid)
+        );
+        let (jobs, have_rows) = (jobs?, have_rows?);
         let mut known = KnownFiles::nothing(identity.sources.len());
-        if jobs.is_empty() {
+        if jobs.is_empty() && !have_rows {
             return Ok(known);
         }
         known.seen = jobs.iter().map(|found| found.record.job).collect();
         let is_empty = !identity.is_replace() && is_table_empty(client, identity).await?;
+        let is_unsure = is_empty && !restart && identity.on_empty == EmptyTable::Unsure;
+        let is_empty = is_empty && identity.on_empty == EmptyTable::LostRows;
+        known.has_lost_rows = is_empty && have_rows;
         let is_finished = |found: &FoundJob| found.record.finished.is_some();
         let (finished, unfinished): (Vec<_>, Vec<_>) = jobs.into_iter().partition(is_finished);
-        let reader = UnfinishedReader { client, identity, restart, is_empty };
+        let reader = UnfinishedReader { client, identity, restart, is_empty, is_unsure };
         for found in unfinished {
             reader.add(found, &mut known).await?;
         }
@@ -114,6 +124,10 @@ impl KnownFiles {
                     known.states[*index] = FileState::Continued(position);
                 }
             }
+        }
+        let has_rows = |found: &&FoundJob| found.counts && found.record.rows_written > 0;
+        if let (true, Some(found)) = (is_unsure, finished.iter().find(has_rows)) {
+            return Err(unsure_error(identity, &found.record));
         }
         if !restart && !identity.is_replace() && !is_empty {
             known.add_finished(identity, finished)?;
@@ -285,8 +299,10 @@ struct UnfinishedReader<'a> {
     client: &'a Client,
     identity: &'a JobIdentity,
     restart: bool,
-    /// Whether the table is empty.
+    /// Whether the table has lost all rows.
     is_empty: bool,
+    /// Whether the table is empty, and its triggers may have stored its rows elsewhere.
+    is_unsure: bool,
 }
 
 impl UnfinishedReader<'_> {
@@ -318,6 +334,9 @@ impl UnfinishedReader<'_> {
                 known.replace(found.record, has_chunks);
             }
             return Ok(());
+        }
+        if self.is_unsure && done.rows_written() > 0 {
+            return Err(unsure_error(identity, record));
         }
         check_lists_all(record, &found.files, identity)?;
         let files = self.first_files(&found, &done)?;
@@ -403,6 +422,17 @@ impl UnfinishedReader<'_> {
              has written stay in the table."
         )))
     }
+}
+
+/// Returns the error for an empty table whose triggers may have stored the rows of a job elsewhere.
+fn unsure_error(identity: &JobIdentity, record: &JobRecord) -> Error {
+    let (table, job) = (&identity.table, record.job);
+    let message = format!(
+        "cannot tell whether the rows of job {job} still exist: {table} is empty, and its triggers \
+         may have moved the rows"
+    );
+    Error::new(ErrorKind::Ledger, message)
+        .hint("If the rows are gone, load the files again with `--restart`.")
 }
 
 /// Returns the error for a load with files of two unfinished jobs.

@@ -199,6 +199,7 @@ mod tests {
     use super::*;
     use crate::UnloggedExtent;
     use crate::connect::{Dsn, Environment};
+    use crate::ledger::EmptyTable;
     use crate::ledger::known_files::KnownFiles;
     use crate::ledger::source_file::SourceFingerprint;
 
@@ -215,7 +216,9 @@ mod tests {
             command: "load",
             table: r#"public."it's \\ t""#.to_owned(),
             table_oid: 7,
-            keeps_rows: true,
+            table_kind: 'r',
+            on_empty: EmptyTable::LostRows,
+            lock_timeout_millis: 0,
             sources: vec![source],
             options: serde_json::Map::from_iter([("quote".to_owned(), r#"'\""#.into())]),
             guessed: Vec::new(),

@@ -13,7 +13,7 @@ use super::known_files::{ContinuedJob, KnownFiles};
 use super::lookup::{JobLookup, LedgerState};
 use super::new_job::{self, NewJobRow, begin_new_job};
 use super::unlogged::{bind_job, restart_emptied_job};
-use super::{change, lock, policies, schema, shadow};
+use super::{change, emptied, lock, policies, schema, shadow};
 use crate::shards::{PreparedScope, resolve_prepared};
 use crate::{Error, ErrorKind, Result, TypedQuery, UnloggedExtent};
 
@@ -53,6 +53,7 @@ pub async fn open_job(
     if state.exists
         && matches!(state.found, JobLookup::Nothing)
         && state.known.replaced.is_empty()
+        && !state.known.has_lost_rows
         && let Some(opened) = begin_new_job(client, identity, &state.known.seen, options).await?
     {
         return bind(client, identity, opened).await.map(OpenOutcome::Opened);
@@ -133,6 +134,9 @@ async fn start_job(
 ) -> Result<Option<JobId>> {
     change_jobs(client, identity, known, options.in_transaction, async || {
         let replaced = forget_replaced(client, known, None).await?;
+        if known.has_lost_rows {
+            emptied::forget_lost_rows(client, identity).await?;
+        }
         let row = NewJobRow::of(identity, options.has_created_table);
         let row = client.fetch_one(&new_job::insert_job_sql(), &row.values()).await;
         let job = JobId(row.map_err(refused)?.get(0));
@@ -155,6 +159,9 @@ async fn continue_job(
     let kept = known.continued.as_ref().map_or(0, ContinuedJob::first_files);
     let changed = change_jobs(client, identity, known, options.in_transaction, async || {
         let replaced = forget_replaced(client, known, Some(job)).await?;
+        if known.has_lost_rows {
+            emptied::forget_lost_rows(client, identity).await?;
+        }
         let sql = "with files as (delete from pgspate.source_file where job = $1 and input >= $2) \
                    update pgspate.job set lists_all_files = true where job = $1";
         let from = i32::try_from(kept).unwrap_or(i32::MAX);

@@ -61,6 +61,9 @@ pub(crate) struct CopySetup {
     pub(crate) text_sql: String,
     pub(crate) binary_sql: String,
     pub(crate) limits: WaitLimits,
+    /// SQL that sets what the meaning of a value's text depends on, as it was when the load was
+    /// planned. The server's defaults may change meanwhile.
+    pub(crate) value_settings: String,
     /// Key of the job's advisory lock, which all lanes hold in share mode; `None` without a ledger.
     pub(crate) lock_key: Option<i64>,
     /// Whether a transaction may commit on several servers. Then each commit waits for the disk.
@@ -132,8 +135,9 @@ impl CopySetup {
     /// one server would lose the ledger's row alone, and the rows would be loaded twice. There each
     /// commit waits, even if the role's default is `off`.
     pub(super) fn session_settings_sql(&self) -> String {
+        let settings = format!("{}; {}", self.limits.session_sql(), self.value_settings);
         if self.has_other_work {
-            return self.limits.session_sql();
+            return settings;
         }
         let commits = match self.commits_across_nodes {
             true => {
@@ -142,7 +146,7 @@ impl CopySetup {
             }
             false => "set synchronous_commit = off",
         };
-        format!("{commits}; {}; {}", self.limits.session_sql(), users_path_sql(false))
+        format!("{commits}; {settings}; {}", users_path_sql(false))
     }
 
     /// Returns `begin`, followed by the settings that hold for this transaction alone.

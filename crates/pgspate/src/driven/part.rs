@@ -155,8 +155,8 @@ impl Attempt<'_> {
         let make_encoder = reading.encoder(&plan, &table, version, request.ignore_unknown)?;
         let stage = &ticket.destination;
         let relation = ticket.destination_name(&table.name);
-        let (reading, plan, table) = (&reading, &plan, &table);
-        let copy = StageCopy { dsn, limits, reading, plan, table, stage, relation };
+        let (reading, plan, session, table) = (&reading, &plan, &session, &table);
+        let copy = StageCopy { dsn, limits, reading, plan, session, table, stage, relation };
         let destination =
             Destination::OpenTransaction { before: "select".to_owned(), is_partial: false };
         let job = CopyJob {

@@ -18,7 +18,7 @@ use crate::plan::{AtomicMethod, LoadPlan};
 use crate::{Error, ErrorKind, Result, care};
 use pgspate_target::ledger::{ChunkRecorder, OpenJob};
 use pgspate_target::session::ReconnectBackoff;
-use pgspate_target::{TargetTable, TypedQuery, WrittenTable, server_error};
+use pgspate_target::{TargetTable, TypedQuery, WrittenTable, server_error, value_settings_sql};
 
 /// The result of an attempt to widen a column.
 enum Widening {
@@ -218,6 +218,7 @@ impl Load {
             text_sql: self.plan.copy_sql(EncodeMode::Text, &target),
             binary_sql: self.plan.copy_sql(EncodeMode::Binary, &target),
             limits: self.options.limits,
+            value_settings: value_settings_sql(&self.session),
             lock_key: self.job.lock_key(),
             commits_across_nodes: self.table.commits_across_nodes,
             has_other_work: false,

@@ -13,7 +13,8 @@ use crate::reading::SniffedInputs;
 use crate::source::Input;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::ledger::{
-    self, FinishedJobs, JobIdentity, JobLookup, OpenOptions, OpenOutcome, SourceFingerprint,
+    self, EmptyTable, FinishedJobs, JobIdentity, JobLookup, OpenOptions, OpenOutcome,
+    SourceFingerprint,
 };
 use pgspate_target::{UnloggedExtent, server_error};
 
@@ -63,13 +64,19 @@ impl Load {
             Some(false) => "load --atomic",
             None => "load",
         };
-        let is_plain = matches!(table.kind, 'r' | 'p');
-        let keeps_rows = is_plain && !table.triggers.iter().any(|trigger| trigger.for_each_row);
+        let has_row_triggers = table.triggers.iter().any(|trigger| trigger.for_each_row);
+        let on_empty = match table.kind {
+            'r' | 'p' | 'f' if has_row_triggers => EmptyTable::Unsure,
+            'r' | 'p' | 'f' => EmptyTable::LostRows,
+            _ => EmptyTable::SaysNothing,
+        };
         JobIdentity {
             command,
             table: plan.table.clone(),
             table_oid: table.oid,
-            keeps_rows,
+            table_kind: table.kind,
+            on_empty,
+            lock_timeout_millis: self.options.limits.lock_timeout_millis(),
             sources,
             options,
             guessed: self.options.reading.guessed_options(),
@@ -78,7 +85,7 @@ impl Load {
                 .is_some_and(|atomic_plan| atomic_plan.method == AtomicMethod::Swap),
             // Rows that triggers redirected to other tables survive a crash.
             unlogged: match table.unlogged {
-                UnloggedExtent::Everything if !keeps_rows => UnloggedExtent::SomePartitions,
+                UnloggedExtent::Everything if has_row_triggers => UnloggedExtent::SomePartitions,
                 unlogged => unlogged,
             },
             fleet,

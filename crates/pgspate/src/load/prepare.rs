@@ -141,7 +141,7 @@ fn inspect(mut options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<(Load
     let mut plan = plan.map_err(|error| reading.hint_header(error))?;
     let free_connections = free_connections?;
     plan.lanes = limit_lanes(plan.lanes, free_connections);
-    runtime.block_on(check_constants(connection, &plan.rows))?;
+    runtime.block_on(check_constants(connection, &mut plan.rows))?;
     let load = Load {
         options,
         reading,

@@ -7,7 +7,7 @@ use crate::format::EncodeMode;
 use crate::plan::RowPlan;
 use pgspate_target::connect::Dsn;
 use pgspate_target::session::WaitLimits;
-use pgspate_target::{TableStorage, TargetTable};
+use pgspate_target::{SessionSettings, TableStorage, TargetTable, value_settings_sql};
 
 /// What is copied to a stage, and for which table.
 pub(crate) struct StageCopy<'a> {
@@ -15,6 +15,8 @@ pub(crate) struct StageCopy<'a> {
     pub(crate) limits: WaitLimits,
     pub(crate) reading: &'a SniffedInputs,
     pub(crate) plan: &'a RowPlan,
+    /// The settings that the rows are encoded for.
+    pub(crate) session: &'a SessionSettings,
     /// The table that the rows are staged for.
     pub(crate) table: &'a TargetTable,
     /// The name in SQL of the stage, or of the table itself.
@@ -26,7 +28,7 @@ pub(crate) struct StageCopy<'a> {
 impl StageCopy<'_> {
     /// Returns the job that copies all rows in one session.
     pub(crate) fn job(self, make_encoder: MakeEncoder, destination: Destination) -> CopyJob {
-        let StageCopy { dsn, limits, reading, plan, table, stage, relation } = self;
+        let StageCopy { dsn, limits, reading, plan, session, table, stage, relation } = self;
         let (checked, checked_plan) = (reading.clone(), plan.clone());
         let session_name = format!("pgspate load {}", table.name);
         CopyJob {
@@ -38,6 +40,7 @@ impl StageCopy<'_> {
                 text_sql: plan.copy_sql(EncodeMode::Text, stage),
                 binary_sql: plan.copy_sql(EncodeMode::Binary, stage),
                 limits,
+                value_settings: value_settings_sql(session),
                 lock_key: None,
                 commits_across_nodes: table.commits_across_nodes,
                 has_other_work: false,

@@ -114,7 +114,7 @@ impl Staging {
         }
         let plan = RowPlan::make(&table, &session, &reading.facts(), &request);
         let mut plan = plan.map_err(|error| reading.hint_header(error))?;
-        runtime.block_on(check_constants(&control_session.connection, &plan))?;
+        runtime.block_on(check_constants(&control_session.connection, &mut plan))?;
         if options.keeps_last {
             // In binary mode, rows that go as text would be staged after the chunk's other rows.
             plan.mode = EncodeMode::Text;
@@ -279,6 +279,7 @@ impl Staging {
             limits: self.control_session.limits,
             reading: &self.reading,
             plan: &self.plan,
+            session: &self.session,
             table: &self.table,
             stage: stage::STAGE_NAME,
             relation: stage::STAGE_RELATION,

@@ -20,7 +20,8 @@ use crate::apply::write::ApplyCounts;
 use crate::apply::write::statements::{ApplyStatements, RowSource};
 use crate::copy::temp_table;
 use crate::format::EncodeMode;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, ledger};
+use pgspate_target::{pin_transaction_sql, users_path_sql};
 
 /// Up to this many rows, settings make the planner use indexes.
 const INDEX_LOOKUP_ROWS_MAX: u64 = 1000;
@@ -533,7 +534,15 @@ async fn truncate_tables(
     counts.truncated += names.len() as u64;
     // One statement for all tables, because foreign keys among them require that.
     let names = names.join(", ");
-    session.run(&format!("truncate {names}"), &format!("truncate {names}")).await
+    let task = format!("truncate {names}");
+    session.run(&task, &task).await?;
+    session.run(&pin_transaction_sql(), &task).await?;
+    for round_table in round_tables.iter().filter(|round_table| round_table.encoded.truncates) {
+        let (client, oid) = (&session.connection.client, round_table.facts.table.oid);
+        let emptied = ledger::record_emptied_sql(client, oid, None).await?;
+        session.run(&emptied, &task).await?;
+    }
+    session.run(&users_path_sql(true), &task).await
 }
 
 /// Copies the rows of a table into its stage.

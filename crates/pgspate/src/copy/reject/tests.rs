@@ -111,6 +111,7 @@ fn job(runtime: &Runtime, dsn: Arc<Dsn>, columns: &[&str]) -> CopyJob {
             binary_sql: format!("copy t ({list}) from stdin (format binary)"),
             text_sql: format!("copy t ({list}) from stdin (format text)"),
             limits: WaitLimits::default(),
+            value_settings: String::new(),
             lock_key: None,
             commits_across_nodes: false,
             has_other_work: false,
