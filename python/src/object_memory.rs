@@ -56,7 +56,7 @@ struct DatetimeObject {
     hash: isize,
     /// Whether the field `zone` exists.
     has_zone: u8,
-    /// As for a date; then hour, minute, second, and microseconds in three bytes.
+    /// The fields of a date; then hour, minute, second, and microseconds in three bytes.
     fields: [u8; 10],
     fold: u8,
     zone: usize,

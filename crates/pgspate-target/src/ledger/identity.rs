@@ -52,9 +52,9 @@ pub struct JobIdentity {
 /// What it means for earlier jobs that their table is empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EmptyTable {
-    /// Their rows are gone.
+    /// Their rows no longer exist.
     LostRows,
-    /// The rows may be gone, or a trigger has stored them elsewhere.
+    /// Their rows no longer exist, or a trigger has stored them elsewhere.
     Unsure,
     /// Nothing: it is a view.
     SaysNothing,
