@@ -172,3 +172,19 @@ fn rows_of_children_and_a_missing_privilege_do_not_hide_a_truncate() {
     assert_eq!(ids(&case), "1 2 3");
     case.db.run(&format!("drop owned by \"{role}\"; drop role \"{role}\""));
 }
+
+#[test]
+fn files_of_a_table_that_was_copied_are_warned_of() {
+    let case = case_with_files("create table t (id int)");
+    load(&case, "a.csv");
+    case.db.run("create table copy as table t; drop table t; alter table copy rename to t");
+    let run = case.load("a.csv --table t");
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    let expected = "job 1 has loaded files of this load into an earlier table public.t";
+    assert!(run.stderr.contains(expected), "{}", run.stderr);
+    // A new table without rows holds nothing twice.
+    case.db.run("drop table t; create table t (id int)");
+    let run = case.load("a.csv --table t");
+    assert!(!run.stderr.contains("earlier table"), "{}", run.stderr);
+    assert_eq!(ids(&case), "1 2 3");
+}

@@ -21,17 +21,14 @@ where j.table_oid = $1 and not {is_emptied}
       else j.rows_written > 0 and exists (select from pgspate.source_file f
                                           where f.job = j.job and f.key <> '') end";
 
-/// How a query runs that may be refused: alone, or within the caller's transaction. The commands
-/// begin, end and undo it.
-struct Attempt([&'static str; 3]);
+/// How a query runs that may be refused. The commands begin and end it. The end also releases the
+/// lock of the table.
+struct Attempt([&'static str; 2]);
 
-const ALONE: Attempt = Attempt(["begin", "commit", "rollback"]);
-/// Also releases the lock of the table.
-const IN_TRANSACTION: Attempt = Attempt([
-    "savepoint pgspate_empty",
-    "rollback to pgspate_empty; release pgspate_empty",
-    "rollback to pgspate_empty; release pgspate_empty",
-]);
+/// The statements of one message are a transaction of their own.
+const ALONE: Attempt = Attempt(["", ""]);
+const IN_TRANSACTION: Attempt =
+    Attempt(["savepoint pgspate_empty; ", "rollback to pgspate_empty; release pgspate_empty"]);
 
 /// Returns whether the table is empty.
 ///
@@ -50,9 +47,9 @@ impl Attempt {
         }
         // Rows of tables that inherit from a table are not its own.
         let only = if *table_kind == 'p' { "" } else { "only " };
-        let Attempt([begin, end, undo]) = self;
+        let Attempt([begin, end]) = self;
         let sql = format!(
-            "{begin}; set local lock_timeout = {lock_timeout_millis}; \
+            "{begin}set local lock_timeout = {lock_timeout_millis}; \
              select not exists (select 1 from {only}{table}); {end}"
         );
         let refusal = match client.simple_query(&sql).await {
@@ -60,7 +57,7 @@ impl Attempt {
             Err(error) if error.as_db_error().is_some() => error,
             Err(error) => return Err(ledger_error()(error)),
         };
-        client.batch_execute(undo).await.map_err(ledger_error())?;
+        client.batch_execute(end).await.map_err(ledger_error())?;
         if refusal.code() != Some(&SqlState::INSUFFICIENT_PRIVILEGE) {
             return Err(server_error(format!("could not check whether {table} is empty"))(refusal));
         }

@@ -58,6 +58,29 @@ select p.job, p.started::timestamptz(0)::text, p.finished::timestamptz(0)::text,
 from picked p join files on files.job = p.job left join pgspate.bound b on b.job = p.job
 order by p.job";
 
+/// The last job that has loaded any of the files with the keys `$1` into an earlier table that had
+/// the name `$2`, and not the oid `$3`. That table was dropped since, or left in another database.
+const FIND_JOB_OF_DROPPED_TABLE: &str = "\
+select j.job from pgspate.source_file f join pgspate.job j on j.job = f.job
+where f.key = any($1) and j.table_name = $2 and j.table_oid <> $3 and j.rows_written > 0
+      and j.finished is not null and not exists (select from pg_class c where c.oid = j.table_oid)
+order by j.job desc limit 1";
+
+/// Finds the last job that has loaded files of the load into an earlier table of the same name,
+/// which no longer exists.
+///
+/// # Errors
+/// [`ErrorKind::Server`](crate::ErrorKind::Server) if the ledger cannot be read.
+pub(super) async fn find_job_of_dropped_table(
+    client: &Client,
+    identity: &JobIdentity,
+) -> Result<Option<i64>> {
+    let keys = identity.file_keys();
+    let values: [&dyn crate::TypedParameter; 3] = [&keys, &identity.table, &identity.table_oid];
+    let found = client.fetch_opt(FIND_JOB_OF_DROPPED_TABLE, &values).await;
+    Ok(found.map_err(ledger_error())?.map(|row| row.get(0)))
+}
+
 /// Finds the jobs with files of the load, in the order in which they started.
 ///
 /// # Errors

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tokio_postgres::Client;
 
 use super::emptied::{has_jobs_with_rows, is_table_empty};
-use super::found_jobs::{FileRecord, FoundJob, find_jobs};
+use super::found_jobs::{FileRecord, FoundJob, find_job_of_dropped_table, find_jobs};
 use super::identity::{EmptyTable, JobIdentity, REPLACE, content_text, lines};
 use super::job::{JobId, JobRecord, WrittenChunks, read_written_chunks};
 use super::shadow;
@@ -29,6 +29,8 @@ pub struct KnownFiles {
     pub(super) replaced: Vec<ReplacedJob>,
     /// All jobs with these files that were looked at.
     pub(super) seen: Vec<i64>,
+    /// The job that has loaded files into an earlier table of the same name, if the table has rows.
+    pub loaded_elsewhere: Option<i64>,
     /// Whether the table is empty although jobs have written rows to it.
     pub(super) has_lost_rows: bool,
 }
@@ -96,18 +98,21 @@ impl KnownFiles {
         identity: &JobIdentity,
         restart: bool,
     ) -> Result<KnownFiles> {
-        let (jobs, have_rows) = tokio::join!(
+        let (jobs, have_rows, job_of_dropped) = tokio::join!(
             biased;
             find_jobs(client, identity),
-            has_jobs_with_rows(client, identity.table_oid)
+            has_jobs_with_rows(client, identity.table_oid),
+            find_job_of_dropped_table(client, identity)
         );
-        let (jobs, have_rows) = (jobs?, have_rows?);
+        let (jobs, have_rows, job_of_dropped) = (jobs?, have_rows?, job_of_dropped?);
         let mut known = KnownFiles::nothing(identity.sources.len());
-        if jobs.is_empty() && !have_rows {
+        if jobs.is_empty() && !have_rows && job_of_dropped.is_none() {
             return Ok(known);
         }
         known.seen = jobs.iter().map(|found| found.record.job).collect();
         let is_empty = !identity.is_replace() && is_table_empty(client, identity).await?;
+        known.loaded_elsewhere =
+            job_of_dropped.filter(|_| jobs.is_empty() && !is_empty && !identity.is_replace());
         let is_unsure = is_empty && !restart && identity.on_empty == EmptyTable::Unsure;
         let is_empty = is_empty && identity.on_empty == EmptyTable::LostRows;
         known.has_lost_rows = is_empty && have_rows;

@@ -141,6 +141,17 @@ impl Load {
         (!all.is_empty()).then(|| all.join("; "))
     }
 
+    /// Warns if the ledger knows the files from an earlier table of the same name. The table may be
+    /// a copy of that one.
+    pub(super) fn warn_of_earlier_table(&mut self) {
+        let Some(job) = self.job.ledger_state.known.loaded_elsewhere else { return };
+        self.plan.warnings.push(format!(
+            "job {job} has loaded files of this load into an earlier table {}, which no longer \
+             exists; if this table is a copy of that one, their rows are in it twice now",
+            self.plan.table
+        ));
+    }
+
     /// Returns whether the ledger says that all rows are loaded. The load does nothing then.
     pub fn is_loaded(&self) -> bool {
         matches!(self.job.ledger_state.found, JobLookup::Finished(_))

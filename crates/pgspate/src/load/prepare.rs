@@ -73,6 +73,7 @@ pub fn prepare(options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<Load>
         maintenance_facts => maintenance_facts,
     };
     (load.job.ledger_state, load.table_changes.maintenance_facts) = (known?, maintenance_facts?);
+    load.warn_of_earlier_table();
     load.choose_files()?;
     load.add_recorded_keys()?;
     if load.options.reading.rows.add_columns && !load.is_loaded() {
