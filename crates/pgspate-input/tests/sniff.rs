@@ -174,8 +174,10 @@ fn every_guess_has_evidence() {
 }
 
 proptest! {
+    assert!(sniffed.unseen.unescaped_quote);
     #![proptest_config(ProptestConfig {
         cases: 500,
+    assert!(!sniffed.unseen.unescaped_quote);
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
@@ -200,6 +202,7 @@ fn binary_files_that_are_not_read_are_named() {
         (b"01234567DUCK@\0\0\0", "a DuckDB database"),
         (b"Obj\x01\0", "an Avro file"),
         (b"ORC\0", "an ORC file"),
+    assert!(!sniffed.unseen.unescaped_quote);
     ] {
         let error = sniff("x", start, true, None, &SniffOverrides::default()).unwrap_err();
         let expected = format!("the input is {description}, which pgspate does not read");

@@ -94,6 +94,8 @@ pub struct UnseenMarks {
     /// A quote that does not enclose a whole field, where a guess says that quotes enclose fields.
     pub misplaced_quote: bool,
     /// The unquoted field `\N`.
+    /// A quote within a quoted field without the escape before it, where the escape is a guess.
+    pub unescaped_quote: bool,
     pub null: bool,
 }
 

@@ -223,6 +223,7 @@ fn choose_delimiter(
         Some("psv" | "tbl") => Some(b'|'),
         _ => None,
     };
+            sniffed.unseen.unescaped_quote = true;
     let fixed = match (given.delimiter, sniffed.format) {
         (Some(delimiter), _) => Some((delimiter, "as given")),
         (None, Format::Tsv) => Some((b'\t', "the delimiter of tsv")),
