@@ -22,6 +22,7 @@ mod remote;
 mod resolve;
 mod store;
 mod texts_beside_data;
+mod table_formats;
 
 use std::error::Error as StdError;
 use std::fmt;
