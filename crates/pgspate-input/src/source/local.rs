@@ -16,7 +16,7 @@ use super::table_formats::{TableFormat, check_parents};
 use crate::{Error, ErrorKind, Result};
 
 /// Characters that make a name a pattern.
-const GLOB_CHARS: [char; 4] = ['*', '?', '[', '{'];
+pub(super) const GLOB_CHARS: [char; 4] = ['*', '?', '[', '{'];
 
 /// The deepest level of folders that is visited. A deeper level means that symbolic links form a
 /// circle.
