@@ -31,6 +31,49 @@ fn the_delimiter_occurs_equally_often_in_each_line() {
     }
 }
 
+/// A delimiter that is as likely as another one would store parts of values in other columns.
+#[test]
+fn delimiters_that_fit_equally_well_are_refused() {
+    let given = SniffOverrides::default();
+    for (sample, delimiters) in [
+        ("x1;1,1;2,5\n", "\",\" and \";\""),
+        ("1,1;2,5\n", "\",\" and \";\""),
+        ("x;1,5\n", "\",\" and \";\""),
+        ("Smith;John, Dr\n", "\",\" and \";\""),
+        ("a;b|c\n", "\";\" and \"|\""),
+        ("price;x,y\n", "\",\" and \";\""),
+    ] {
+        for name in ["x", "x.csv"] {
+            let error = sniff(name, sample.repeat(5).as_bytes(), true, None, &given).unwrap_err();
+            let expected = format!(
+                "could not detect the delimiter: {delimiters} both occur equally often in each line"
+            );
+            assert_eq!(error.to_string(), expected, "{sample:?}");
+            assert!(error.hint_text().unwrap().contains("--delimiter"));
+        }
+    }
+    for (first, line, delimiter, columns) in [
+        // A header, also if an unusual line makes the percentages equal.
+        ("a;b;c\n", "x1;1,1;2,5\n", b';', 3),
+        ("a,b\n-\n", "x;y,z\n", b',', 2),
+        ("a;b\n-\n", "x;y,z\n", b';', 2),
+        // Values, and quotes around text.
+        ("", "1,a;b\n", b',', 2),
+        ("", "2024-02-29;a, b\n", b';', 2),
+        ("", "Smith,\"Dr; PhD\"\n", b',', 2),
+        ("", "\"Smith, John\";Dr\n", b';', 2),
+    ] {
+        let sample = format!("{first}{}", line.repeat(30));
+        let sniffed = sniff_whole("x.csv", &sample);
+        assert_eq!((sniffed.delimiter, sniffed.columns), (delimiter, columns), "{sample:?}");
+    }
+    assert_eq!(sniff_whole("x.psv", "a,b|c\n").delimiter, b'|');
+    assert_eq!(sniff_whole("x.log", "a,b\tc\n\\.\n").format, Format::Text);
+    let known = ["id", "price, EUR"].map(str::to_string);
+    let sniffed = sniff("x", b"id;price, EUR\n1;2,5\n", true, Some(&known), &given).unwrap();
+    assert_eq!((sniffed.delimiter, sniffed.header), (b';', true));
+}
+
 #[test]
 fn a_sample_may_end_anywhere() {
     let whole = "id,name\n1,\"a, b\"\n2,\"c\nd\"\n3,e\n";
@@ -131,8 +174,10 @@ fn line_ends_byte_order_marks_and_escapes_are_detected() {
     assert_eq!((marked.mark_bytes, marked.header), (3, true));
     let sniffed = sniff_whole("x.csv", "a,b\n1,\"say \\\"hi\\\" now\"\n");
     assert_eq!((sniffed.quote, sniffed.escape), (Some(b'"'), b'\\'));
+    assert!(sniffed.unseen.unescaped_quote);
     let sniffed = sniff_whole("x.csv", "a,b\n1,\"say \"\"hi\"\" now\"\n");
     assert_eq!((sniffed.quote, sniffed.escape), (Some(b'"'), b'"'));
+    assert!(!sniffed.unseen.unescaped_quote);
 }
 
 #[test]
@@ -157,6 +202,7 @@ fn given_options_override_the_sample() {
     assert_eq!((sniffed.format, sniffed.delimiter, sniffed.columns), (Format::Csv, b';', 2));
     assert_eq!((sniffed.quote, sniffed.escape, sniffed.header), (Some(b'\''), b'\\', true));
     assert_eq!(sniffed.null, "NA");
+    assert!(!sniffed.unseen.unescaped_quote);
 }
 
 #[test]

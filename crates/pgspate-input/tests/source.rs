@@ -132,10 +132,53 @@ fn missing_files_are_errors() {
         let error = refusal(&spec);
         assert_eq!((error.to_string(), error.kind()), (message, ErrorKind::Source));
     }
-    fs::create_dir(dir.path().join("sub/_delta_log")).unwrap();
-    let error = refusal(&at("sub"));
-    assert!(error.to_string().ends_with("sub\" is a Delta Lake table"), "{error}");
-    assert_eq!(names(dir.path(), &["sub/*.csv"]), ["sub/d.csv"]);
+}
+
+/// The files of such tables also have rows that were deleted or replaced.
+#[test]
+fn folders_of_other_table_formats_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().canonicalize().unwrap();
+    let at = |name: &str| format!("{}/{name}", root.display());
+    for file in [
+        "delta/_delta_log/0.json",
+        "delta/year=2024/month=1/a.parquet",
+        "hudi/.hoodie/hoodie.properties",
+        "hudi/day=1/.hoodie_partition_metadata",
+        "hudi/day=1/a.parquet",
+        "ice/metadata/v1.metadata.json",
+        "ice/data/day=1/a.parquet",
+        "plain/metadata/notes.json",
+        "plain/data/a.csv",
+    ] {
+        fs::create_dir_all(root.join(file).parent().unwrap()).unwrap();
+        fs::write(root.join(file), "x").unwrap();
+    }
+    for (folder, table, format) in [
+        ("delta", "delta", "a Delta Lake table"),
+        ("delta/year=2024", "delta", "a Delta Lake table"),
+        ("delta/year=2024/month=1", "delta", "a Delta Lake table"),
+        ("hudi", "hudi", "a Hudi table"),
+        ("hudi/day=1", "hudi", "a Hudi table"),
+        ("ice", "ice", "an Iceberg table"),
+        ("ice/data", "ice", "an Iceberg table"),
+        ("ice/data/day=1", "ice", "an Iceberg table"),
+    ] {
+        let error = refusal(&at(folder));
+        let expected = match folder == table {
+            true => format!("\"{}\" is {format}", at(table)),
+            false => format!("\"{}\" is a folder of \"{}\", {format}", at(folder), at(table)),
+        };
+        assert_eq!(error.to_string(), expected);
+    }
+    symlink(root.join("delta/year=2024"), root.join("link")).unwrap();
+    assert!(refusal(&at("link")).to_string().ends_with("a Delta Lake table"));
+    assert!(refusal(&at("")).to_string().ends_with(" table"));
+    // Patterns and the metadata itself are read.
+    assert_eq!(names(&root, &["ice/**/*.parquet"]), ["ice/data/day=1/a.parquet"]);
+    assert_eq!(names(&root, &["delta/_delta_log"]), ["delta/_delta_log/0.json"]);
+    assert_eq!(names(&root, &["ice/metadata"]), ["ice/metadata/v1.metadata.json"]);
+    assert_eq!(names(&root, &["plain"]), ["plain/data/a.csv", "plain/metadata/notes.json"]);
 }
 
 #[test]

@@ -72,6 +72,49 @@ fn each_file_gives_its_own_name() {
     assert_eq!(case.value("select count(*) from t"), "7");
 }
 
+/// Folders of Hive and Spark hold the value of a column. Without a warning it would be lost.
+#[test]
+fn a_value_in_the_name_of_a_folder_is_told() {
+    let case = LoadCase::new("create table t (id int, year int, month int, source text)");
+    case.put("hive/year=2024/month=01/a.csv", "id\n1\n");
+    case.put("hive/year=2024/month=02/b.csv", "id\n2\n");
+    let warnings = |args: &str| {
+        let run = case.load(&format!("{args} --table t --restart --quiet --json"));
+        let report: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
+        serde_json::from_value::<Vec<String>>(report["warnings"].clone()).unwrap()
+    };
+    let warning = |folders: &str, columns: &str, options: &str| {
+        format!(
+            "folders such as \"{folders}\" hold values of {columns}, which the rows do not have; \
+             load each folder by itself with `{options}`"
+        )
+    };
+    let both = warning(
+        "year=2024/month=01",
+        "columns \"year\" and \"month\"",
+        "--set year=2024 --set month=01",
+    );
+    for args in ["hive", "hive/*/*/*.csv", "hive --plan"] {
+        assert_eq!(warnings(args), [both.as_str()], "{args}");
+    }
+    let said = case.load("hive --table t --restart").success();
+    assert_eq!(said.matches("warning: folders such as").count(), 1, "{said}");
+    let month = warning("month=01", "column \"month\"", "--set month=01");
+    for args in ["hive --set year=2024", "hive/year=2024", "hive/year=2024/*/*.csv"] {
+        assert_eq!(warnings(args), [month.as_str()], "{args}");
+    }
+    for args in [
+        "hive --set year=2024 --set MONTH=1",
+        "hive --file-name-column source",
+        "hive/year=2024/month=01 --set year=2024 --set month=1",
+        "hive/year=2024/month=01/a.csv",
+    ] {
+        assert_eq!(warnings(args), Vec::<String>::new(), "{args}");
+    }
+    case.put("full/year=2024/a.csv", "id,Year\n1,2024\n");
+    assert_eq!(warnings("full"), Vec::<String>::new());
+}
+
 #[test]
 fn null_the_empty_string_and_values_that_only_the_server_reads_can_be_set() {
     let case = LoadCase::new(

@@ -53,6 +53,25 @@ fn a_file_whose_lines_differ_in_their_delimiters_is_refused() {
     assert_eq!(case.value("select count(*) from lines"), "11");
 }
 
+/// With the wrong one of them, parts of values would be in other columns.
+#[test]
+fn a_file_that_two_delimiters_fit_is_refused() {
+    let case = LoadCase::new("create table t (id text, low text, high text)");
+    case.put("t.csv", "x1;1,1;2,5\n".repeat(5));
+    assert_snapshot!(case.refusal("t.csv --table t"), @r#"
+    error: could not detect the delimiter: "," and ";" both occur equally often in each line
+      at: t.csv
+
+    hint: Name the delimiter, for example `--delimiter ';'`.
+    "#);
+    case.load("t.csv --table t --delimiter ;").success();
+    assert_eq!(case.rows("t"), ["(x1,\"1,1\",\"2,5\")"; 5]);
+    // The header has one of them.
+    case.put("u.csv", format!("id;low;high\n{}", "x2;1,1;2,5\n".repeat(5)));
+    case.load("u.csv --table t").success();
+    assert_eq!(case.value("select count(*) from t where high = '2,5'"), "10");
+}
+
 #[test]
 fn a_decimal_comma_says_how_to_convert_it() {
     let case = LoadCase::new("create table t (id int, amount numeric)");

@@ -44,6 +44,42 @@ fn a_folder_without_files_is_refused() {
     "#);
 }
 
+/// The files of such tables also have rows that were deleted or replaced.
+#[test]
+fn folders_of_other_table_formats_are_refused() {
+    let case = new_case();
+    for file in [
+        "delta/_delta_log/0.json",
+        "delta/year=2024/a.csv",
+        "hudi/.hoodie/hoodie.properties",
+        "hudi/day=1/a.csv",
+        "ice/metadata/v1.metadata.json",
+        "ice/data/a.csv",
+    ] {
+        case.put(file, "id,name,qty\n1,a,1\n");
+    }
+    assert_snapshot!(case.refusal("hudi --table t"), @r#"
+    error: "hudi" is a Hudi table
+      at: hudi
+
+    hint: The files also contain deleted and replaced rows. Export the current rows to
+          … Parquet first. To load all files anyway, name them by a pattern.
+    "#);
+    for (folder, format) in [
+        ("delta", "a Delta Lake table"),
+        ("delta/year=2024", "a Delta Lake table"),
+        ("hudi/day=1", "a Hudi table"),
+        ("ice", "an Iceberg table"),
+        ("ice/data", "an Iceberg table"),
+    ] {
+        let said = case.refusal(&format!("{folder} --table t"));
+        assert!(said.contains(&format!("error: \"{folder}\" is ")), "{said}");
+        assert!(said.contains(format), "{said}");
+    }
+    case.load("ice/data/*.csv --table t").success();
+    assert_eq!(case.value("select count(*) from t where name = 'a'"), "1");
+}
+
 #[test]
 fn an_empty_file_without_a_named_format_is_refused() {
     let case = new_case();

@@ -116,3 +116,24 @@ fn a_misplaced_quote_in_a_quoted_tsv_is_refused() {
     case.load("t.tsv --table t --quote \" --restart").success();
     assert_eq!(case.value("select count(*) from t where word like '%\n%'"), "1");
 }
+
+/// Quotes within fields follow a backslash. With this escape, a doubled quote would be left out.
+#[test]
+fn a_late_quote_without_the_guessed_escape_is_refused() {
+    let case = LoadCase::new("create table t (n int, word text)");
+    let line = |n: u32| format!("{n},\"say \\\"hi\\\" number {n}\"\n");
+    let early: String = (1..=20_000).map(line).collect();
+    case.put("t.csv", format!("{early}20001,\"a \"\"q\"\" b\"\n"));
+    let said = case.refusal("t.csv --table t");
+    let message = "a quote (\") is within a field without the escape (\\) of the first records";
+    assert!(said.contains(message), "{said}");
+    assert!(said.contains("line 20001") && said.contains("`--escape '\"'`"), "{said}");
+    // Who names the escape gets the rows of COPY.
+    case.load("t.csv --table t --escape \\").success();
+    assert_eq!(case.value("select word from t where n = 20001"), "a q b");
+    case.db.run("truncate t");
+    case.put("t.csv", format!("{early}20001,\"a \\\"q\\\" b\"\n"));
+    case.load("t.csv --table t --restart").success();
+    assert_eq!(case.value("select word from t where n = 20001"), "a \"q\" b");
+    assert_eq!(case.value("select count(*) from t"), "20001");
+}

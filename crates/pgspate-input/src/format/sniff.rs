@@ -3,9 +3,10 @@
 //! `evidence` explains every guess in words for the user. The user can override each guess with an
 //! option. This module reads no input: the caller passes a sample, which may end within a record.
 
+mod delimiter;
 mod dialect;
 
-use self::dialect::DelimiterEvidence;
+use self::delimiter::{DelimiterEvidence, display_delimiter};
 use super::RowForm;
 use super::infer::columns_of_json;
 use super::json::{self, byte_order_mark_len};
@@ -93,6 +94,8 @@ pub struct UnseenMarks {
     pub quote: bool,
     /// A quote that does not enclose a whole field, where a guess says that quotes enclose fields.
     pub misplaced_quote: bool,
+    /// A quote within a quoted field without the escape before it, where the escape is a guess.
+    pub unescaped_quote: bool,
     /// The unquoted field `\N`.
     pub null: bool,
 }
@@ -265,6 +268,9 @@ pub fn sniff(
                 ));
             }
             match dialect::sniff_dialect(body, complete, known, given, name, &mut sniffed) {
+                DelimiterEvidence::Tied(one, other) => {
+                    return Err(tied_delimiters_error(name, one, other));
+                }
                 DelimiterEvidence::Default | DelimiterEvidence::Doubtful(_) if format.is_none() => {
                     return Err(unknown_format_error(
                         name,
@@ -287,7 +293,7 @@ pub fn sniff(
 /// Returns the error for a csv file whose lines have different numbers of fields, and no comma in
 /// the first line.
 fn doubtful_delimiter_error(name: &str, likely: u8) -> Error {
-    let likely = dialect::display_delimiter(likely);
+    let likely = display_delimiter(likely);
     let message = format!(
         "could not detect the delimiter: most lines have {likely}, but in different numbers"
     );
@@ -297,6 +303,17 @@ fn doubtful_delimiter_error(name: &str, likely: u8) -> Error {
             "Name the delimiter, for example `--delimiter ';'`. If each line is one field, name \
              the comma.",
         )
+}
+
+/// Returns the error for a file whose fields may be separated by either of two delimiters.
+fn tied_delimiters_error(name: &str, one: u8, other: u8) -> Error {
+    let (one, other) = (display_delimiter(one), display_delimiter(other));
+    let message = format!(
+        "could not detect the delimiter: {one} and {other} both occur equally often in each line"
+    );
+    Error::new(ErrorKind::Usage, message)
+        .at(InputPlace { source: Some(name.to_string()), ..InputPlace::default() })
+        .hint("Name the delimiter, for example `--delimiter ';'`.")
 }
 
 fn unknown_format_error(name: &str, why: &str) -> Error {

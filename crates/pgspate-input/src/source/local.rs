@@ -4,7 +4,7 @@
 //! Spark and similar writers leave beside their data are ignored, in folders and patterns alike.
 
 use std::collections::HashSet;
-use std::fs::{self, File, Metadata};
+use std::fs::{self, DirEntry, File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,11 @@ use std::path::{Path, PathBuf};
 use globset::{GlobBuilder, GlobMatcher};
 
 use super::source_error;
+use super::table_formats::{TableFormat, check_parents};
 use crate::{Error, ErrorKind, Result};
 
 /// Characters that make a name a pattern.
-const GLOB_CHARS: [char; 4] = ['*', '?', '[', '{'];
+pub(super) const GLOB_CHARS: [char; 4] = ['*', '?', '[', '{'];
 
 /// The deepest level of folders that is visited. A deeper level means that symbolic links form a
 /// circle.
@@ -40,6 +41,7 @@ pub(super) fn expand(spec: &str) -> Result<Vec<LocalFile>> {
     let path = Path::new(spec);
     let files = match fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => {
+            check_parents(path)?;
             let files = files_below(path, None, usize::MAX)?;
             if files.is_empty() {
                 return Err(source_error(spec, format!("no files in folder \"{spec}\"")));
@@ -95,18 +97,6 @@ pub(super) fn is_ignored(name: &str) -> bool {
         || name.starts_with("_committed_")
         || name.starts_with("_started_")
         || matches!(name, "_SUCCESS" | "_temporary" | "_metadata" | "_common_metadata")
-}
-
-/// The name of the folder that makes its parent a Delta Lake table.
-pub(super) const DELTA_LOG: &str = "_delta_log";
-
-/// Returns the error for a Delta Lake folder. The files of a Delta Lake table must not be read
-/// without the table's log.
-pub(super) fn delta_table_error(name: &str) -> Error {
-    source_error(name, format!("\"{name}\" is a Delta Lake table")).hint(
-        "The files also contain deleted and replaced rows. Export the current rows to Parquet \
-         first. To load all files anyway, name them by a pattern.",
-    )
 }
 
 /// Returns the files that match the pattern `spec`.
@@ -189,13 +179,16 @@ impl Walk<'_> {
             return Ok(());
         }
         self.open_folders.push(id);
-        for entry in fs::read_dir(here).map_err(list_error)? {
-            let entry = entry.map_err(list_error)?;
-            let name = entry.file_name();
+        let entries: io::Result<Vec<_>> = fs::read_dir(here).map_err(list_error)?.collect();
+        let entries = entries.map_err(list_error)?;
+        let names: Vec<_> = entries.iter().map(DirEntry::file_name).collect();
+        let texts = names.iter().filter_map(|name| name.to_str());
+        if let Some(format) = TableFormat::of_folder(here, texts).filter(|_| self.filter.is_none())
+        {
+            return Err(format.error(&folder.to_string_lossy()));
+        }
+        for (entry, name) in entries.iter().zip(names) {
             let name = name.to_string_lossy();
-            if self.filter.is_none() && name == DELTA_LOG {
-                return Err(delta_table_error(&folder.to_string_lossy()));
-            }
             if is_ignored(&name) && !self.filter.is_some_and(|filter| filter.includes_hidden) {
                 continue;
             }

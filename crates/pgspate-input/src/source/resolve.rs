@@ -297,7 +297,8 @@ impl SourceResolver<'_> {
     }
 }
 
-fn file_path(spec: &str) -> Result<String> {
+/// Returns the path of a `file://` URL.
+pub(super) fn file_path(spec: &str) -> Result<String> {
     let path = Url::parse(spec).ok().and_then(|url| url.to_file_path().ok());
     let path = path.and_then(|path: PathBuf| path.into_os_string().into_string().ok());
     path.ok_or_else(|| {

@@ -120,6 +120,7 @@ impl PlanReport {
                 .iter()
                 .cloned()
                 .chain(load.reading.names_warning.clone())
+                .chain(load.reading.folders_warning.clone())
                 .collect(),
         }
     }

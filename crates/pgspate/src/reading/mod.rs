@@ -14,6 +14,7 @@ mod hints;
 mod input_digests;
 mod later_input;
 mod options;
+mod partition_columns;
 mod sample;
 mod sniff_inputs;
 mod stage_copy;
@@ -83,6 +84,8 @@ pub(crate) struct SniffedInputs {
     guessed: later_input::GuessedDialect,
     /// The warning about names in the input, in words.
     pub(crate) names_warning: Option<String>,
+    /// The warning about values in the names of folders, in words.
+    pub(crate) folders_warning: Option<String>,
 }
 
 /// A function that returns a new encoder for each lane.
@@ -208,9 +211,11 @@ impl SniffedInputs {
         self.skipped = note;
     }
 
-    /// Returns what reports warn of: files that are not read, options without effect, and names.
+    /// Returns what reports warn of: files and values that are not read, options without effect,
+    /// and names.
     pub(crate) fn warnings(&self) -> impl Iterator<Item = String> {
-        self.skipped.iter().chain(&self.unused_options).chain(&self.names_warning).cloned()
+        let options = self.skipped.iter().chain(&self.unused_options);
+        options.chain(&self.names_warning).chain(&self.folders_warning).cloned()
     }
 
     /// Returns whether any input can be read only once.

@@ -8,6 +8,7 @@ use arrow_schema::SchemaRef;
 use super::hints::hint_pattern;
 use super::later_input::GuessedDialect;
 use super::options::{InputOrigin, ReadingOptions};
+use super::partition_columns::warn_of_partition_folders;
 use super::{BatchOrigin, RecordShape, SniffedInputs, raw_names, sample, with_input_name};
 use crate::format::arrow::{ArrowFile, ArrowStreamCutter};
 use crate::format::delimited::{CopyFormat, Dialect, Eol, first_line, parse_records};
@@ -74,6 +75,7 @@ impl SniffedInputs {
             unused_options: Vec::new(),
             guessed: GuessedDialect::default(),
             names_warning,
+            folders_warning: None,
         }
     }
 }
@@ -125,6 +127,8 @@ impl InputSample<'_> {
             RowForm::Columnar => self.sniff_schema(sniffed.format)?,
         };
         let names_warning = header_warning.or_else(|| warn_of_other_order(&shape, options));
+        let folders_warning =
+            warn_of_partition_folders(inputs, &shape, self.table_columns, options);
         let has_keys =
             !columns.is_empty() && matches!(shape, RecordShape::Keyed { keys: Some(_), .. });
         let is_tsv = sniffed.format == Format::Tsv;
@@ -148,6 +152,7 @@ impl InputSample<'_> {
                 sampled: inputs.iter().position(|it| std::ptr::eq(it, input)).unwrap_or_default(),
             },
             names_warning,
+            folders_warning,
         })
     }
 

@@ -228,7 +228,7 @@ impl DelimitedEncoder {
         let column = self.layout.field_of.iter().position(|it| *it == field);
         let column = column.and_then(|column| self.columns.get(column));
         let name = column.map(|column| column.name.clone());
-        let (message, hint) = mark.message_and_hint(dialect.quote.unwrap_or(b'"'));
+        let (message, hint) = mark.message_and_hint(dialect);
         let place = InputPlace { column: name, ..self.record_place(bytes) };
         Err(Error::new(ErrorKind::Format, message).hint(hint).at(place))
     }

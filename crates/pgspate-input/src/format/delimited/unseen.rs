@@ -1,8 +1,8 @@
 //! Refuses quotes and `\N` whose meaning the sample does not show.
 //!
-//! In tsv a quote may enclose fields or be part of them, and `\N` may stand for NULL or be text.
-//! Files differ, and a wrong guess would join rows or store other values. So such a record is
-//! refused.
+//! In tsv a quote may enclose fields or be part of them, and `\N` may stand for NULL or be text. A
+//! backslash before a quote may be an escape. Files differ, and a wrong guess would join rows or
+//! store other values. So such a record is refused.
 
 use super::Dialect;
 use super::row::IndexedRecord;
@@ -12,7 +12,7 @@ impl UnseenMarks {
     /// Returns whether bytes may have one of the marks.
     pub(super) fn may_be_in(self, bytes: &[u8], quote: Option<u8>) -> bool {
         let has_quote = || quote.is_some_and(|quote| memchr::memchr(quote, bytes).is_some());
-        (self.quote || self.misplaced_quote) && has_quote()
+        (self.quote || self.misplaced_quote || self.unescaped_quote) && has_quote()
             || self.null && memchr::memmem::find(bytes, b"\\N").is_some()
     }
 }
@@ -21,13 +21,15 @@ impl UnseenMarks {
 pub(super) enum FoundMark {
     Quote,
     MisplacedQuote,
+    UnescapedQuote,
     Null,
 }
 
 impl FoundMark {
     /// Returns the message and the hint for a record with the mark.
-    pub(super) fn message_and_hint(&self, quote: u8) -> (String, String) {
-        let quote = char::from(quote);
+    pub(super) fn message_and_hint(&self, dialect: &Dialect) -> (String, String) {
+        let quote = char::from(dialect.quote.unwrap_or(b'"'));
+        let escape = char::from(dialect.escape);
         let quote_hint = format!(
             "Load with `--quote none` if quotes are part of the fields, or with `--quote \
              '{quote}'` if they enclose fields."
@@ -43,6 +45,17 @@ impl FoundMark {
                      records"
                 ),
                 quote_hint,
+            ),
+            FoundMark::UnescapedQuote => (
+                format!(
+                    "a quote ({quote}) is within a field without the escape ({escape}) of the \
+                     first records"
+                ),
+                format!(
+                    "Load with `--escape '{quote}'` if quotes within fields are doubled, or with \
+                     `--escape '{escape}'` if all of them follow {escape}. A file with both must \
+                     be corrected first."
+                ),
             ),
             FoundMark::Null => (
                 "a field is \\N, which no field of the first records is".to_owned(),
@@ -63,6 +76,9 @@ impl IndexedRecord<'_> {
     ) -> Option<(usize, FoundMark)> {
         (0..self.ends.len()).find_map(|index| match self.field(index) {
             (_, true) if unseen.quote => Some((index, FoundMark::Quote)),
+            (raw, true) if unseen.unescaped_quote && !is_enclosed(raw, dialect) => {
+                Some((index, FoundMark::UnescapedQuote))
+            }
             (raw, true) if unseen.misplaced_quote && !is_enclosed(raw, dialect) => {
                 Some((index, FoundMark::MisplacedQuote))
             }

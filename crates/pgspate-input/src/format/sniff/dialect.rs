@@ -3,8 +3,9 @@
 //! Each candidate dialect splits the whole sample, so a delimiter or newline within quotes does not
 //! count.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
+use super::delimiter::{DelimiterEvidence, choose_delimiter, display_delimiter};
 use super::{Format, LineEnd, SniffOverrides, SniffedFormat, split_name};
 use crate::format::infer::{InferredClass, classify};
 
@@ -15,39 +16,22 @@ const BYTES_MAX: usize = 256 << 10;
 /// The longest name of a column. Letters beyond ASCII take several bytes.
 const NAME_BYTES_MAX: usize = 126;
 
-/// The usual delimiters.
-const DELIMITERS: &[u8] = b",\t;|\x01\x1f";
-/// Delimiters that also occur in ordinary text. They are tried only if no usual delimiter fits, and
-/// the first line must have them, too: a header of one column may stand above times.
-const RARE_DELIMITERS: &[u8] = b":^~";
-
 /// A field of the sample, without its quotes.
 #[derive(Debug, Clone, PartialEq)]
-struct SampleField {
-    text: Vec<u8>,
-    quoted: bool,
+pub(super) struct SampleField {
+    pub(super) text: Vec<u8>,
+    pub(super) quoted: bool,
 }
 
 /// The sample, split into records and fields.
 #[derive(Debug, Default)]
-struct SplitSample {
-    records: Vec<Vec<SampleField>>,
+pub(super) struct SplitSample {
+    pub(super) records: Vec<Vec<SampleField>>,
     /// The number of misplaced quotes: fields that continue after the closing quote, or have no
     /// closing quote.
-    misplaced_quotes: usize,
+    pub(super) misplaced_quotes: usize,
     /// The number of fields with an opening and a closing quote.
-    quoted: usize,
-}
-
-/// How certain a delimiter is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum DelimiterEvidence {
-    /// The delimiter is given, or occurs equally often in most lines.
-    Certain,
-    /// No delimiter was detected, so it is the default.
-    Default,
-    /// The default, although most lines have this other delimiter, in different numbers.
-    Doubtful(u8),
+    pub(super) quoted: usize,
 }
 
 /// Detects the dialect of `body` and stores it in `sniffed`. Returns how certain its delimiter is.
@@ -71,7 +55,7 @@ pub(super) fn sniff_dialect(
     let is_csv_named = given.format.is_some() || split_name(name).1.is_some_and(|e| e == "csv");
     let may_be_dump = has_marker && !is_csv_named;
     let sample = DelimitedSample { body, complete, end, may_be_dump };
-    let evidence = choose_delimiter(&sample, given, name, sniffed);
+    let evidence = choose_delimiter(&sample, known, given, name, sniffed);
     if sniffed.format == Format::Csv && sniffed.delimiter == b'\t' && !is_csv_named {
         sniffed.format = Format::Tsv;
         if may_be_dump && is_copy_text(body) {
@@ -117,18 +101,18 @@ fn without_end_marker(body: &[u8]) -> Option<&[u8]> {
 }
 
 /// The bytes of the sample, and the byte that ends its lines.
-struct DelimitedSample<'a> {
+pub(super) struct DelimitedSample<'a> {
     /// The bytes, without COPY's end marker.
     body: &'a [u8],
     complete: bool,
     end: u8,
     /// Whether the marker was there, and neither the user nor the name says which format it is.
-    may_be_dump: bool,
+    pub(super) may_be_dump: bool,
 }
 
 impl DelimitedSample<'_> {
     /// Splits the sample into records and fields.
-    fn split(&self, delimiter: u8, quote: Option<u8>, escape: u8) -> SplitSample {
+    pub(super) fn split(&self, delimiter: u8, quote: Option<u8>, escape: u8) -> SplitSample {
         let mut split = SplitSample::default();
         let mut record = Vec::new();
         let mut at = 0;
@@ -211,105 +195,6 @@ fn detect_line_end(body: &[u8], quote: Option<u8>) -> LineEnd {
     LineEnd::Lf
 }
 
-/// Chooses the delimiter that occurs equally often in most records.
-fn choose_delimiter(
-    sample: &DelimitedSample<'_>,
-    given: &SniffOverrides,
-    name: &str,
-    sniffed: &mut SniffedFormat,
-) -> DelimiterEvidence {
-    let named_delimiter = match split_name(name).1.as_deref() {
-        Some("tsv" | "tab") => Some(b'\t'),
-        Some("psv" | "tbl") => Some(b'|'),
-        _ => None,
-    };
-    let fixed = match (given.delimiter, sniffed.format) {
-        (Some(delimiter), _) => Some((delimiter, "as given")),
-        (None, Format::Tsv) => Some((b'\t', "the delimiter of tsv")),
-        (None, Format::Text) => Some((b'\t', "the delimiter of COPY text")),
-        _ => None,
-    };
-    if let Some((delimiter, why)) = fixed {
-        sniffed.delimiter = delimiter;
-        sniffed.evidence.push(format!("delimiter {}: {why}", display_delimiter(delimiter)));
-        return DelimiterEvidence::Certain;
-    }
-    for (candidates, first_line_counts) in [(DELIMITERS, false), (RARE_DELIMITERS, true)] {
-        let mut best: Option<(u32, bool, usize, u8)> = None;
-        for &candidate in candidates {
-            let share = field_count_share(sample, candidate, given, first_line_counts);
-            let Some((percent, fields)) = share else { continue };
-            // Percentages are compared in steps of five, so that one unusual line does not decide.
-            // Among equal percentages, the file's name decides, and then the number of fields.
-            let score = (percent / 5, Some(candidate) == named_delimiter, fields, candidate);
-            if best.is_none_or(|best| (score.0, score.1, score.2) > (best.0, best.1, best.2)) {
-                best = Some(score);
-            }
-        }
-        if let Some((_, _, fields, delimiter)) = best {
-            sniffed.delimiter = delimiter;
-            sniffed.evidence.push(format!(
-                "delimiter {}: {fields} fields in each line",
-                display_delimiter(delimiter)
-            ));
-            return DelimiterEvidence::Certain;
-        }
-    }
-    // COPY text of one column has no delimiter.
-    let default = if sample.may_be_dump { b'\t' } else { b',' };
-    sniffed.delimiter = named_delimiter.unwrap_or(default);
-    sniffed.evidence.push(format!(
-        "delimiter {}: the default, as none was detected",
-        display_delimiter(sniffed.delimiter)
-    ));
-    if field_counts(sample, sniffed.delimiter, given).first().is_some_and(|first| *first > 1) {
-        return DelimiterEvidence::Default;
-    }
-    let mut others = DELIMITERS.iter().filter(|other| **other != sniffed.delimiter);
-    let doubtful = others.find(|other| has_in_most_lines(sample, **other, given));
-    doubtful.map_or(DelimiterEvidence::Default, |other| DelimiterEvidence::Doubtful(*other))
-}
-
-/// Returns whether the first record and most other records have the delimiter.
-fn has_in_most_lines(sample: &DelimitedSample<'_>, delimiter: u8, given: &SniffOverrides) -> bool {
-    let counts = field_counts(sample, delimiter, given);
-    let several = counts.iter().filter(|fields| **fields > 1).count();
-    counts.first().is_some_and(|first| *first > 1) && several * 2 > counts.len()
-}
-
-/// Returns the percentage of records that have the most frequent number of fields, and this number.
-/// With `first_line_counts`, returns `None` if the first record has another number of fields.
-fn field_count_share(
-    sample: &DelimitedSample<'_>,
-    delimiter: u8,
-    given: &SniffOverrides,
-    first_line_counts: bool,
-) -> Option<(u32, usize)> {
-    let all = field_counts(sample, delimiter, given);
-    let mut counts: HashMap<usize, usize> = HashMap::new();
-    for fields in &all {
-        *counts.entry(*fields).or_default() += 1;
-    }
-    let (fields, times) = counts.into_iter().max_by_key(|(fields, times)| (*times, *fields))?;
-    if first_line_counts && all.first() != Some(&fields) {
-        return None;
-    }
-    let percent = (times * 100 / all.len()) as u32;
-    (fields > 1 && percent >= 70).then_some((percent, fields))
-}
-
-/// Returns the number of fields of each record that is not empty.
-fn field_counts(sample: &DelimitedSample<'_>, delimiter: u8, given: &SniffOverrides) -> Vec<usize> {
-    let quote = given.quote.unwrap_or(Some(b'"'));
-    let escape = given.escape.or(quote).unwrap_or(b'"');
-    let mut split = sample.split(delimiter, quote, escape);
-    if split.misplaced_quotes > 0 && given.quote.is_none() {
-        split = sample.split(delimiter, None, escape);
-    }
-    let has_fields = |record: &&Vec<SampleField>| record.len() > 1 || !record[0].text.is_empty();
-    split.records.iter().filter(has_fields).map(Vec::len).collect()
-}
-
 /// Returns the first character of the first record, if it has one field, and the number of fields
 /// that most other records have, if they have more.
 fn find_title(records: &[Vec<SampleField>]) -> Option<(char, usize)> {
@@ -338,6 +223,7 @@ fn choose_quotes(
         let other = if sniffed.escape == b'\\' { mark } else { b'\\' };
         if sample.split(sniffed.delimiter, quote, other).misplaced_quotes == 0 {
             sniffed.escape = other;
+            sniffed.unseen.unescaped_quote = true;
             sniffed.evidence.push("escape \\: quotes within quotes follow a backslash".to_string());
             return;
         }
@@ -456,7 +342,7 @@ fn looks_like_names(record: &[SampleField]) -> bool {
 }
 
 /// Returns how many fields of the record are known names of columns.
-fn known_names(record: &[SampleField], known: Option<&[String]>) -> usize {
+pub(super) fn known_names(record: &[SampleField], known: Option<&[String]>) -> usize {
     let known: HashSet<String> =
         known.unwrap_or_default().iter().map(|name| name.to_lowercase()).collect();
     let name = |it: &SampleField| String::from_utf8_lossy(it.text.trim_ascii()).to_lowercase();
@@ -554,13 +440,4 @@ fn is_copy_text(body: &[u8]) -> bool {
         }
     }
     true
-}
-
-/// Returns a delimiter as messages show it.
-pub(super) fn display_delimiter(delimiter: u8) -> String {
-    match delimiter {
-        b'\t' => "tab".to_string(),
-        b if b.is_ascii_graphic() => format!("\"{}\"", char::from(b)),
-        b => format!("0x{b:02x}"),
-    }
 }

@@ -11,7 +11,7 @@ use object_store::path::Path;
 use object_store::{Error as StoreError, ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use super::{Scheme, store_error};
-use crate::source::{local, source_error};
+use crate::source::{local, source_error, table_formats};
 use crate::{Error, ErrorKind, Result};
 
 /// The part of a bucket that a URL names.
@@ -98,10 +98,11 @@ async fn list_folder(
 ) -> Result<Vec<ObjectMeta>> {
     let prefix = request.path(prefix)?;
     let mut found = list_below(store, request, &prefix).await?;
-    for meta in &found {
-        if parts_below(&meta.location, &prefix).any(|part| part == local::DELTA_LOG) {
-            return Err(local::delta_table_error(&request.name()));
-        }
+    let keys = found.iter().map(|meta| key_below(&meta.location, &prefix));
+    if let Some((folder, format)) = table_formats::find_in_keys(keys) {
+        let name = request.name();
+        let slash = if name.ends_with('/') || folder.is_empty() { "" } else { "/" };
+        return Err(format.error(&format!("{name}{slash}{folder}")));
     }
     found.retain(|meta| !parts_below(&meta.location, &prefix).any(local::is_ignored));
     Ok(found)
@@ -158,10 +159,15 @@ fn without_markers(mut objects: Vec<ObjectMeta>) -> Vec<ObjectMeta> {
     objects
 }
 
+/// Returns an object's key after `prefix`.
+fn key_below<'a>(location: &'a Path, prefix: &Path) -> &'a str {
+    let rest = location.as_ref().strip_prefix(prefix.as_ref()).unwrap_or(location.as_ref());
+    rest.trim_start_matches('/')
+}
+
 /// Returns the parts of an object's key after `prefix`.
 fn parts_below<'a>(location: &'a Path, prefix: &Path) -> impl Iterator<Item = &'a str> {
-    let rest = location.as_ref().strip_prefix(prefix.as_ref()).unwrap_or(location.as_ref());
-    rest.split('/').filter(|part| !part.is_empty())
+    key_below(location, prefix).split('/').filter(|part| !part.is_empty())
 }
 
 #[cfg(test)]
@@ -215,12 +221,24 @@ mod tests {
 
     #[tokio::test]
     async fn nothing_found_is_an_error() {
-        let store = store(&[("t/_delta_log/0.json", 1), ("t/a.parquet", 1)]).await;
+        let store = store(&[
+            ("t/_delta_log/0.json", 1),
+            ("t/a.parquet", 1),
+            ("h/u/.hoodie/hoodie.properties", 1),
+            ("h/u/d=1/.hoodie_partition_metadata", 1),
+            ("h/u/d=1/a.parquet", 1),
+            ("i/data/a.parquet", 1),
+            ("i/metadata/v1.metadata.json", 1),
+        ])
+        .await;
         for (key, message) in [
             ("no/", "no files in folder \"s3://b/no/\""),
             ("no*.csv", "no files match \"s3://b/no*.csv\""),
             ("no", "\"s3://b/no\" does not exist"),
             ("t/", "\"s3://b/t/\" is a Delta Lake table"),
+            ("h", "\"s3://b/h/u\" is a Hudi table"),
+            ("h/u/d=1/", "\"s3://b/h/u/d=1/\" is a partition of a Hudi table"),
+            ("i", "\"s3://b/i\" is an Iceberg table"),
             ("a//b", "\"s3://b/a//b\" is not a supported key"),
             ("[", "\"[\" is not a valid pattern"),
         ] {

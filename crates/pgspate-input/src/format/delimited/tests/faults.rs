@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::ErrorKind;
+use crate::format::sniff::UnseenMarks;
 
 fn csv(columns: usize) -> LoadSetup {
     LoadSetup::new(Dialect::csv(), columns)
@@ -236,4 +237,32 @@ fn ambiguous_dialects_are_rejected() {
     csv.check().unwrap();
     text.check().unwrap();
     Dialect { quote: None, escape: b'\n', ..csv }.check().unwrap();
+}
+
+/// Such quotes would be left out of the values, or join rows.
+#[test]
+fn a_quote_without_the_guessed_escape_is_refused() {
+    let dialect = Dialect { escape: b'\\', ..Dialect::csv() };
+    let setup = LoadSetup::new(dialect.clone(), 2);
+    let first_error = |input: &[u8]| {
+        let encoder = DelimitedEncoder::new(dialect.clone(), setup.columns.clone(), 180_000);
+        let unseen = UnseenMarks { unescaped_quote: true, ..UnseenMarks::default() };
+        let (mut encoder, mut out) = (encoder.refusing(unseen), Encoded::default());
+        for chunk in setup.chunks(input).unwrap() {
+            encoder.begin(Arc::new(chunk), EncodeMode::Binary).unwrap();
+            if let Err(error) = encoder.fill(&mut out, usize::MAX) {
+                return Some(error);
+            }
+        }
+        None
+    };
+    assert!(first_error(b"1,\"say \\\"hi\\\"\"\n2,\"\"\n3,x\n").is_none());
+    for late in [&b"2,\"a \"\"q\"\" b\"\n"[..], b"2,5\" disk\"\n", b"2,\"a\"b\n"] {
+        let error = first_error(&[b"1,\"say \\\"hi\\\"\"\n", late].concat()).unwrap();
+        let expected =
+            "a quote (\") is within a field without the escape (\\) of the first records";
+        assert_eq!(error.to_string(), expected);
+        assert_eq!(error.place().and_then(|place| place.line), Some(2));
+        assert!(error.hint_text().unwrap().contains("`--escape '\"'`"));
+    }
 }
