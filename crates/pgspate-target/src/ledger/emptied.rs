@@ -58,8 +58,14 @@ impl Attempt {
             Err(error) => return Err(ledger_error()(error)),
         };
         client.batch_execute(end).await.map_err(ledger_error())?;
-        if refusal.code() != Some(&SqlState::INSUFFICIENT_PRIVILEGE) {
-            return Err(server_error(format!("could not check whether {table} is empty"))(refusal));
+        match refusal.code() {
+            // The load creates the table.
+            Some(&SqlState::UNDEFINED_TABLE) => return Ok(true),
+            Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {}
+            _ => {
+                let failed = server_error(format!("could not check whether {table} is empty"));
+                return Err(failed(refusal));
+            }
         }
         // This role may not read the table. The size is 0 after a TRUNCATE.
         let sql = format!(
