@@ -145,7 +145,7 @@ impl PreparedSync {
     /// Claims the scopes of the staged rows for the member, or locks the distributed engine's job.
     pub(super) async fn claim_scopes(&self, client: &Client) -> Result<()> {
         if let Some(job) = &self.fleet_job {
-            job.lock(client).await?;
+            job.lock(client, self.table()).await?;
         }
         let Some(member) = &self.member else { return Ok(()) };
         let table = &self.staging.table.sql_name;
