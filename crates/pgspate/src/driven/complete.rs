@@ -11,7 +11,7 @@ use tokio_postgres::Client;
 use super::completion_sessions::CompletionSessions;
 use super::staged::StagedParts;
 use super::{FleetJobOptions, FleetJobReport, FleetMode, FleetReceipt, FleetTicket, merge};
-use crate::care::JobShadow;
+use crate::care::{self, JobShadow};
 use crate::copy::{COMMIT_DURABLY, emptying_error};
 use crate::numbers::counted;
 use crate::sync::SyncOptions;
@@ -173,6 +173,12 @@ impl Completion<'_> {
         } else {
             self.move_rows(&table, &winners).await?
         };
+        if inserted > 0 {
+            let written = winners.iter().filter(|it| it.rows > 0).flat_map(|it| &it.columns);
+            let written: BTreeSet<&String> = written.collect();
+            let columns: Vec<String> = written.into_iter().cloned().collect();
+            warnings.extend(care::advance_sequences(client, &table.name, &columns).await?);
+        }
         let rows_kept_out = match ticket.commits_parts() {
             // A receipt may come twice.
             true => {

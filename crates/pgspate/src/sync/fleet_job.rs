@@ -13,7 +13,7 @@ use super::{PreparedSync, SyncReport};
 use crate::copy::LaneSession;
 use crate::numbers::counted;
 use crate::stage::STAGE_NAME;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, care};
 use pgspate_target::ledger::{self, BegunFleetJob};
 use pgspate_target::{ConcurrentChange, server_error};
 
@@ -97,8 +97,17 @@ impl FleetJobRows {
         }
     }
 
-    /// Marks the job as complete.
-    pub(super) async fn finish(&self, client: &Client, report: &SyncReport) -> Result<()> {
+    /// Advances the table's sequences, and marks the job as complete.
+    pub(super) async fn finish(
+        &self,
+        client: &Client,
+        table: &str,
+        report: &mut SyncReport,
+    ) -> Result<()> {
+        if report.inserted + report.updated > 0 {
+            let warnings = care::advance_sequences(client, table, &self.columns).await?;
+            report.warnings.extend(warnings);
+        }
         let rejected = match &self.attempts {
             Some(attempts) => {
                 ledger::keep_rejects(client, self.begun.job, attempts.clone()).await?

@@ -208,9 +208,13 @@ impl PreparedSync {
 
     /// Marks the member as done, or the distributed engine's job as complete, within the
     /// transaction that writes the rows.
-    pub(super) async fn finish_member(&self, client: &Client, report: &SyncReport) -> Result<()> {
+    pub(super) async fn finish_member(
+        &self,
+        client: &Client,
+        report: &mut SyncReport,
+    ) -> Result<()> {
         if let Some(job) = &self.fleet_job {
-            job.finish(client, report).await?;
+            job.finish(client, self.table(), report).await?;
         }
         let Some(member) = &self.member else { return Ok(()) };
         let SyncReport { rows_in, inserted, updated, deleted, wal_bytes, .. } = *report;

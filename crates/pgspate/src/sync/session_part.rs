@@ -151,7 +151,7 @@ pub(super) async fn write_differences(
         }
         report.note_kept_out(counted, &sync.staging.table.sql_name);
     }
-    sync.finish_member(client, &report).await?;
+    sync.finish_member(client, &mut report).await?;
     if !sync.staging.locks_table() {
         // The rows that this transaction has written lock the table, so no load can drop keys from
         // here on.
