@@ -19,6 +19,7 @@ from ray.data import Datasink as _RayDatasink
 from ray.data.block import BlockAccessor
 
 from . import _calls
+from ._blocks import concat_blocks
 from ._engine import EngineJob, LoadJobOptions, complete_or_abort
 from ._errors import Error, LedgerError, UsageError
 from ._fleet import FleetReport, fleet
@@ -62,8 +63,6 @@ class Datasink(_RayDatasink["Receipt | None"]):
 
     def write(self, blocks: Iterable[Block], ctx: TaskContext) -> Receipt | None:
         """Writes the blocks of a task as a part of the job."""
-        import pyarrow
-
         ticket = self._begun()
         if ticket.is_complete:
             return None
@@ -72,8 +71,7 @@ class Datasink(_RayDatasink["Receipt | None"]):
         tables = [table for table in tables if table.num_rows]
         if not tables:
             return None
-        rows = pyarrow.concat_tables(tables, promote_options="permissive")
-        return ticket.write(ctx.task_idx, rows, columns=self._job.columns,
+        return ticket.write(ctx.task_idx, concat_blocks(tables), columns=self._job.columns,
                             ignore_unknown=self._job.ignore_unknown)
 
     def on_write_complete(self, write_result: WriteResult[Receipt | None]) -> None:

@@ -6,12 +6,15 @@ import os
 import signal
 import subprocess
 import sys
+from decimal import Decimal
+from types import SimpleNamespace
 
 import pytest
 
 import pgspate
 from conftest import HERE, stages_left
 
+pa = pytest.importorskip("pyarrow")
 ray = pytest.importorskip("ray")
 
 import pgspate.ray  # noqa: E402
@@ -68,6 +71,17 @@ def test_blocks_of_pandas_and_of_other_types_fit_together(workers, db, dsn):
                             batch_format="pandas", batch_size=None)
     pgspate.ray.write_postgres(data, "t", to=dsn)
     assert db.execute("select count(*), count(name) from t").fetchone() == (100, 50)
+
+
+def test_blocks_of_a_task_whose_types_lose_digits_are_refused(db, dsn):
+    db.execute("create table t (v numeric)")
+    sink = pgspate.ray.Datasink("t", to=dsn)
+    sink.on_write_start()
+    blocks = [pa.table({"v": [value]}) for value in (Decimal("1.12345678901234567890"), 0.5)]
+    with pytest.raises(pgspate.UsageError, match='column "v" have different types'):
+        sink.write(blocks, SimpleNamespace(task_idx=0))
+    sink.on_write_failed(RuntimeError())
+    assert stages_left(db) == []
 
 
 def test_a_named_job_is_written_once(workers, table, dsn):

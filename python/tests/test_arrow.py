@@ -10,6 +10,7 @@ from decimal import Decimal
 import pytest
 
 import pgspate
+from pgspate._blocks import concat_blocks
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyarrow.parquet")
@@ -308,3 +309,34 @@ def test_names_that_are_too_long_are_those_that_the_server_keeps(db, dsn, tmp_pa
         pgspate.load(given(names), "other", create=True, to=dsn, changed="reload")
     with pytest.raises(pgspate.PlanError, match="is named more than once"):
         pgspate.load(given(names), "t", to=dsn, changed="reload")
+
+
+FLOAT = pa.array([0.5])
+
+
+@pytest.mark.parametrize(("values", "others"), [
+    (pa.array([Decimal("1.12345678901234567890")]), FLOAT),
+    (pa.array([0.1], pa.float32()), FLOAT),
+    (pa.array(["ä"]), pa.array([b"\xff"])),
+    (pa.array([["ä"]]), pa.array([[b"\xff"]])),
+    (pa.array([{"a": Decimal("1.5")}]), pa.array([{"a": 0.5}])),
+])
+def test_blocks_whose_types_lose_digits_are_not_merged(values, others):
+    for pair in [(values, others), (others, values)]:
+        tables = [pa.table({"id": [1], "v": block}) for block in pair]
+        with pytest.raises(pgspate.UsageError, match='column "v" have different types'):
+            concat_blocks(tables)
+
+
+def test_blocks_of_types_that_fit_are_merged():
+    for values, others, expected in [
+        (pa.array([1], pa.int8()), pa.array([2**40]), [1, 2**40]),
+        (pa.nulls(1), pa.array([Decimal("1.50")]), [None, Decimal("1.50")]),
+        (pa.array([1]), FLOAT, [1.0, 0.5]),
+        (pa.array(["a"]), pa.array(["b"], pa.large_string()), ["a", "b"]),
+        (pa.array([Decimal(1)]), pa.array([Decimal("0.25")]), [Decimal(1), Decimal("0.25")]),
+    ]:
+        tables = [pa.table({"v": values}), pa.table({"v": others})]
+        assert concat_blocks(tables)["v"].to_pylist() == expected
+    partial = concat_blocks([pa.table({"v": [1]}), pa.table({"w": [2]})])
+    assert partial.to_pylist() == [{"v": 1, "w": None}, {"v": None, "w": 2}]

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::body::{Body, HttpBody};
-use axum::http::header::{CONTENT_RANGE, CONTENT_TYPE, LOCATION};
+use axum::http::header::{
+    CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, LOCATION, TRANSFER_ENCODING,
+};
 use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue, Response, StatusCode, Version};
 use bytes::{Bytes, BytesMut};
@@ -77,6 +79,7 @@ pub(crate) async fn insert(
     };
     let preferences = Preferences::parse(&parts.headers).map_err(RequestFault::closing)?;
     let key = idempotency_key(parts, preferences.rows_each).map_err(RequestFault::closing)?;
+    check_has_length(parts).map_err(RequestFault::closing)?;
     let call = InsertCall {
         state: Arc::clone(state),
         table,
@@ -94,6 +97,22 @@ pub(crate) async fn insert(
     }
     state.counters.count_duration(begun.elapsed());
     answer
+}
+
+/// Refuses a request of HTTP/1 that states no body. Such a request ends with its head: bytes that
+/// follow are not its body, and none of their records would be written.
+///
+/// # Errors
+/// Status 411.
+fn check_has_length(parts: &Parts) -> Result<(), RequestFault> {
+    let states_body =
+        [CONTENT_LENGTH, TRANSFER_ENCODING].iter().any(|it| parts.headers.contains_key(it));
+    if parts.version > Version::HTTP_11 || states_body {
+        return Ok(());
+    }
+    let message = "the request has neither Content-Length nor Transfer-Encoding";
+    let fault = RequestFault::new(StatusCode::LENGTH_REQUIRED, "length_required", message);
+    Err(fault.hint("Send the body with one of these headers. Without them, it is not read."))
 }
 
 /// Returns the key of the header `Idempotency-Key`. A key in double quotes is the same key. With
@@ -138,6 +157,9 @@ impl InsertCall {
         &self,
         found: &FoundRecords,
     ) -> Result<(Vec<Vec<String>>, Vec<usize>), RequestFault> {
+        if let Some(names) = &self.query.columns {
+            found.check_names(names)?;
+        }
         let (mut lists, mut numbers) = (Vec::<Vec<String>>::new(), Vec::new());
         for kind in &found.kinds {
             let mut list: Vec<String> = match &self.query.columns {

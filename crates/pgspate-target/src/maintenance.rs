@@ -126,6 +126,18 @@ const LOCK_TIMEOUT_MILLIS: i32 = 1000;
 const EMPTY_CHECK_LOCK_TIMEOUT: &str = "50ms";
 
 impl Sequence {
+    /// Reads the sequences that the columns of a table own. `table` is a name in SQL.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Connect`](crate::ErrorKind::Connect) if the connection fails,
+    /// [`ErrorKind::Server`](crate::ErrorKind::Server) if the server refuses the query.
+    pub async fn read_of(client: &Client, table: &str) -> Result<Vec<Sequence>> {
+        let failed = server_error(format!("could not look up the sequences of {table}"));
+        let sql = SEQUENCES.replace("$1", "to_regclass($1)::oid");
+        let rows = client.fetch_all(&sql, &[&table]).await.map_err(failed)?;
+        Ok(rows.iter().map(read_sequence).collect())
+    }
+
     /// Returns the aggregate that finds the last value in the sequence's direction.
     pub fn last_value_aggregate(&self) -> &'static str {
         if self.increment > 0 { "max" } else { "min" }

@@ -117,13 +117,13 @@ fn a_rerun_says_that_it_writes_lost_parts_again() {
 
 /// A role that may use the ledger of the scene's role and write its table. The role is dropped with
 /// the value.
-struct OtherRole<'a> {
+pub(crate) struct OtherRole<'a> {
     scene: &'a DriverScene,
     name: String,
 }
 
 impl<'a> OtherRole<'a> {
-    fn new(scene: &'a DriverScene) -> OtherRole<'a> {
+    pub(crate) fn new(scene: &'a DriverScene) -> OtherRole<'a> {
         let name = format!("{}_other", scene.case.db.name());
         scene.case.db.run(&format!(
             "create role \"{name}\" login; grant all on t to \"{name}\"; \
@@ -133,7 +133,7 @@ impl<'a> OtherRole<'a> {
         OtherRole { scene, name }
     }
 
-    fn dsn(&self) -> String {
+    pub(crate) fn dsn(&self) -> String {
         format!("{} user='{}'", self.scene.case.db.dsn(), self.name)
     }
 
@@ -143,7 +143,7 @@ impl<'a> OtherRole<'a> {
         finish(spawn(command.args(["--to", &dsn])))
     }
 
-    fn begin_by_task(&self) -> FleetTicket {
+    pub(crate) fn begin_by_task(&self) -> FleetTicket {
         let dsn = Dsn::resolve(Some(&self.dsn()), &Environment::default()).unwrap().unwrap();
         let (limits, runtime) = (WaitLimits::default(), self.scene.runtime.handle());
         driven::begin("t", None, by_task(true), None, &dsn, limits, runtime).unwrap()

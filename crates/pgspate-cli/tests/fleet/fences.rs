@@ -214,3 +214,87 @@ fn a_forgotten_generation_no_longer_refuses_older_ones() {
     assert_eq!(finish(spawn(&mut scene.case.command(&args))).status, Some(0));
     scene.report("a", "2026-11-22", 0);
 }
+
+/// Returns a sync of a member that deletes no rows. Its file has these rows.
+fn upsert(
+    scene: &FleetScene,
+    generation: &str,
+    (member, members): (u32, u32),
+    how: &str,
+    rows: &str,
+) -> Command {
+    scene.case.put(&format!("g{generation}/{member}.csv"), format!("meter,day,use\n{rows}\n"));
+    let source = format!("g{generation}/{{member}}.csv");
+    let mut command = scene.case.command(&["sync", "--to", &scene.case.db.dsn(), &source]);
+    let args = format!(
+        "--table reading {how} --fleet nights --quiet --json --generation {generation} \
+         --members {members} --member {member}"
+    );
+    command.args(args.split_whitespace());
+    command
+}
+
+/// Such a member has no scope, and its keys may be in another member of the newer generation.
+#[test]
+fn a_late_member_that_deletes_nothing_does_not_undo_a_newer_generation() {
+    for how in ["--no-delete", "--insert-only"] {
+        let scene = FleetScene::new(1, 1);
+        let run = |generation, member, rows| {
+            finish(spawn(&mut upsert(&scene, generation, member, how, rows)))
+        };
+        parse(&run("1", (0, 4), "7,1,1"));
+        parse(&run("2", (0, 3), "7,1,2\n8,1,2"));
+        parse(&run("2", (2, 3), "9,1,2"));
+        let before = scene.case.rows("reading");
+        // The newer generation has no member 3, and member 1 is not done.
+        for member in [3, 1] {
+            let said = run("1", (member, 4), "7,1,1\n8,1,1\n9,1,1\n10,1,1").json_refusal();
+            let expected = "generation 2 of fleet \"nights\" has begun to write; generation 1 is";
+            assert!(said.contains(expected), "{said}");
+            assert!(said.contains("Do not retry this member"), "{said}");
+        }
+        assert_eq!(scene.case.rows("reading"), before);
+        // Neither does a member with scopes.
+        let said = run("1", (1, 4), "11,1,1").json_refusal();
+        assert!(said.contains("generation 1 is older"), "{said}");
+        let said = scene.sync("a", "0", 0).json_refusal();
+        assert!(said.contains("generation 0 is older"), "{said}");
+        parse(&run("2", (1, 3), "10,1,2"));
+        let dsn = scene.case.db.dsn();
+        let args = ["fleet", "nights", "--generation", "2", "--forget", "--to", &dsn];
+        assert_eq!(finish(spawn(&mut scene.case.command(&args))).status, Some(0));
+        parse(&run("1", (3, 4), "10,1,1\n12,1,1"));
+    }
+}
+
+/// Otherwise the newer member could find a row equal that the older one is about to change.
+#[test]
+fn a_newer_generation_begins_after_the_older_members_that_write() {
+    let scene = FleetScene::new(1, 1);
+    scene.case.db.run("insert into reading values (7, 1, 2)");
+    let start = |generation, member, rows| {
+        spawn(&mut upsert(&scene, generation, member, "--no-delete", rows))
+    };
+    let waiting = || {
+        scene.case.value(
+            "select count(*) from pg_stat_activity \
+             where datname = current_database() and wait_event_type = 'Lock'",
+        )
+    };
+    let (runtime, holder) = session(&scene.case.db.dsn());
+    let hold = "begin; select from reading where meter = 7 for update";
+    runtime.block_on(holder.batch_execute(hold)).unwrap();
+    let old = start("1", (3, 4), "7,1,1");
+    wait_until("the older member waits for the row", || waiting() == "1");
+    // Members of one generation do not wait for each other.
+    parse(&finish(start("1", (0, 4), "8,1,1")));
+    let new = ["0", "1"].map(|member| {
+        start("2", (member.parse().unwrap(), 3), if member == "0" { "7,1,2" } else { "9,1,2" })
+    });
+    wait_until("the newer members wait", || waiting() == "3");
+    runtime.block_on(holder.batch_execute("rollback")).unwrap();
+    assert_eq!(parse(&finish(old))["updated"], 1);
+    let [first, second] = new.map(|it| parse(&finish(it)));
+    assert_eq!((&first["updated"], &second["inserted"]), (&1.into(), &1.into()));
+    assert_eq!(scene.case.value("select use from reading where meter = 7"), "2.00");
+}

@@ -30,6 +30,7 @@ mod proxy;
 #[path = "../support/run.rs"]
 mod run;
 mod scene;
+mod sequences;
 #[allow(dead_code, unused_imports, reason = "other tests use the rest of this module")]
 #[path = "../load/support.rs"]
 mod support;

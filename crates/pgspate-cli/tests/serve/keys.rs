@@ -104,3 +104,19 @@ fn an_invalid_key_is_refused_before_the_body_is_read() {
     let lines = scene.process.post(ROWS, &[("idempotency-key", &longest), each], &body).lines();
     assert!(lines.iter().all(|line| line["status"] == 201));
 }
+
+/// Records without a key have no field that tells how many they are.
+#[test]
+fn empty_records_of_another_number_are_other_records() {
+    let scene = ServeScene::new(&[]);
+    let send = |key, body: &str| scene.process.post(ROWS, &[("idempotency-key", key)], body);
+    for (key, first, other) in [("k", "[{}]", "[{},{},{}]"), ("l", "[{},{}]", "[{}]")] {
+        let written = send(key, first);
+        assert_eq!(written.status, 201, "{written:?}");
+        let again = send(key, first);
+        assert_eq!((again.status, again.headers), (201, written.headers));
+        let refused = send(key, other);
+        assert_eq!((refused.status, refused.code().as_str()), (422, "key_reused"));
+    }
+    assert_eq!(scene.value("select count(*) from note"), "3");
+}

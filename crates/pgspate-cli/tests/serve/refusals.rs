@@ -164,3 +164,57 @@ fn the_text_of_records_takes_room_and_a_request_may_take_all_of_it() {
     assert_refused(&scene.post(&path, &records(20)), 429, "queue_full");
     assert_eq!(scene.post(&path, &records(1)).status, 201);
 }
+
+/// A request of HTTP/1 without a length ends with its head.
+#[test]
+fn a_request_that_states_no_body_is_refused() {
+    let scene = ServeScene::new(&[]);
+    let body = "{\"id\":1,\"name\":\"a\"}\n";
+    for media in ["application/x-ndjson", "application/json", "text/csv"] {
+        for body in ["", body] {
+            let authority = scene.process.authority();
+            let head = format!(
+                "POST {ROWS} HTTP/1.1\r\nhost: {authority}\r\ncontent-type: {media}\r\n\r\n"
+            );
+            let answer = crate::scene::exchange(scene.process.connect(), &head, body.as_bytes());
+            assert_refused(&answer, 411, "length_required");
+            assert_eq!(answer.header("connection"), "close");
+        }
+    }
+    // A length of zero states that there are no records.
+    let empty = [("content-type", "application/x-ndjson")];
+    let answer = scene.process.send("POST", ROWS, &empty, b"");
+    assert_eq!((answer.status, answer.header("content-range")), (201, "*/0"));
+    assert_eq!(scene.value("select count(*) from account"), "0");
+}
+
+#[test]
+fn several_headers_of_the_body_are_refused() {
+    let scene = ServeScene::new(&[]);
+    let (csv, json) = (("content-type", "text/csv"), ("content-type", "application/json"));
+    let (plain, zipped) = (("content-encoding", "identity"), ("content-encoding", "gzip"));
+    let body = r#"{"id":1,"name":"a"}"#;
+    for headers in [&[json, csv][..], &[csv, json], &[json, json], &[json, plain, zipped]] {
+        let answer = scene.process.send("POST", ROWS, headers, body.as_bytes());
+        assert_refused(&answer, 415, "unsupported_media_type");
+        assert!(answer.body.contains("several headers Content-"), "{answer:?}");
+    }
+    assert_eq!(scene.process.send("POST", ROWS, &[json, plain], body.as_bytes()).status, 201);
+}
+
+#[test]
+fn a_column_that_the_header_names_twice_is_refused() {
+    let scene = ServeScene::new(&[]);
+    let send = |query: &str| {
+        let media = [("content-type", "text/csv")];
+        let path = format!("{ROWS}{query}");
+        scene.process.send("POST", &path, &media, b"id,name,name,balance,balance\n1,a,b,2,3\n")
+    };
+    for query in ["", "?columns=id,name", "?columns=id,balance"] {
+        let answer = send(query);
+        assert_refused(&answer, 400, "invalid_request");
+        assert!(answer.body.contains("is named twice"), "{answer:?}");
+    }
+    // Columns that are not written may have any names.
+    assert_refused(&send("?columns=id"), 400, "23502");
+}

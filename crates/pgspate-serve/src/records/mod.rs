@@ -64,8 +64,15 @@ impl BodyFormat {
     /// Reads the headers `Content-Type` and `Content-Encoding`.
     ///
     /// # Errors
-    /// Status 415 if there is no decoder for the body.
+    /// Status 415 if there is no decoder for the body, or if a header comes several times.
     pub(crate) fn of_headers(headers: &HeaderMap) -> Result<BodyFormat, RequestFault> {
+        for name in ["Content-Type", "Content-Encoding"] {
+            if headers.get_all(name).iter().count() > 1 {
+                let message = format!("the request has several headers {name}");
+                let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+                return Err(RequestFault::new(status, "unsupported_media_type", message));
+            }
+        }
         let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
         let content_type = text("content-type").unwrap_or_default();
         let mut parts = content_type.split(';').map(str::trim);
@@ -255,6 +262,23 @@ impl FoundRecords {
         rows.encode(&mut JsonEncoder::new(options), json_chunk(data))?;
         rows.insert_faults(items.iter().map(|item| item.as_ref().err()));
         Ok(())
+    }
+
+    /// Refuses a column that the header or the schema names twice: a value would be dropped. Keys
+    /// of JSON are checked with the records.
+    ///
+    /// # Errors
+    /// Status 400.
+    pub(crate) fn check_names(&self, columns: &[String]) -> Result<(), RequestFault> {
+        let count = |column: &String| self.kinds[0].iter().filter(|name| *name == column).count();
+        let is_json = matches!(self.content, FoundContent::Json(_));
+        match columns.iter().find(|column| !is_json && count(column) > 1) {
+            Some(column) => {
+                let message = format!("column \"{column}\" is named twice");
+                Err(RequestFault::bad("invalid_request", message))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Returns the place of a column in the header or the schema.

@@ -105,6 +105,35 @@ pub async fn stage_columns(client: &Client, table: u32) -> Result<Vec<String>> {
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
+/// Returns whether these columns have the same types, with the same modifiers, in the stage or the
+/// shadow as in another relation. A column that the other relation lacks is not compared. Both are
+/// named as in SQL. The user's search path may be set, so operators are qualified.
+///
+/// # Errors
+/// [`ErrorKind::Server`] if the catalog cannot be read, [`ErrorKind::Connect`] if the connection
+/// fails.
+pub async fn has_stage_types(
+    client: &Client,
+    stage: &str,
+    columns: &[String],
+    relation: &str,
+) -> Result<bool> {
+    let failed = crate::server_error("could not compare the stage with the table".to_owned());
+    let sql = "select not exists ( \
+                   select from pg_catalog.pg_attribute s join pg_catalog.pg_attribute t \
+                   on t.attname operator(pg_catalog.=) s.attname \
+                   where s.attrelid operator(pg_catalog.=) \
+                           pg_catalog.to_regclass($1)::pg_catalog.oid \
+                     and t.attrelid operator(pg_catalog.=) \
+                           pg_catalog.to_regclass($3)::pg_catalog.oid \
+                     and s.attname::pg_catalog.text operator(pg_catalog.=) any ($2) \
+                     and (s.atttypid operator(pg_catalog.<>) t.atttypid \
+                          or s.atttypmod operator(pg_catalog.<>) t.atttypmod))";
+    let columns = columns.to_vec();
+    let row = client.fetch_one(sql, &[&stage, &columns, &relation]).await.map_err(failed)?;
+    Ok(row.get(0))
+}
+
 /// Ends sessions that still write into stages of earlier runs, and drops these stages. Errors are
 /// ignored: the stages are dropped with the job's schema later.
 pub(super) async fn drop_old_stages(client: &Client, begun: &BegunFleetJob) {

@@ -59,7 +59,7 @@ pub use fleet_job::{
     move_fleet_jobs, read_parts, seal_part, take_job_slot,
 };
 pub use fleet_reject::{ATTEMPT_COLUMN, insert_attempt_rejects, keep_rejects};
-pub use fleet_stage::{create_job_stage, end_writers, stage_columns, stage_name};
+pub use fleet_stage::{create_job_stage, end_writers, has_stage_types, stage_columns, stage_name};
 pub use fleet_status::{
     FailedMember, FleetReport, SlowestMember, forget_fleet, list_fleets, read_fleet,
 };

@@ -1,7 +1,8 @@
 //! After the last row: analyzes the table and advances its sequences.
 //!
 //! The rows are committed, so a failure here is only a warning with the SQL to run. The exception
-//! is a vacuum that the user asked for.
+//! is a vacuum that the user asked for. A job with a driver advances sequences before its commit,
+//! so that no run of the driver finds the job complete and the sequences behind.
 
 use std::collections::BTreeSet;
 
@@ -9,13 +10,13 @@ use serde::Serialize;
 use tokio_postgres::Client;
 
 use super::{TableCare, TableWork};
-use crate::Result;
 use crate::plan::maintenance;
+use crate::{Error, Result};
 use pgspate_target::connect::Connection;
 use pgspate_target::ledger::RecordedChange;
 use pgspate_target::session::{StopFlag, TimeoutScope};
 use pgspate_target::{
-    RestoreRecipe, Sequence, TargetTable, TypedQuery, quote_ident, read_current_names,
+    RestoreRecipe, Sequence, TypedQuery, pin_transaction_sql, quote_ident, read_current_names,
     server_error, under_users_path_sql,
 };
 
@@ -62,25 +63,19 @@ impl TableCare<'_> {
             let failed = server_error("could not switch time limits off".to_owned());
             client.batch_execute(&TimeoutScope::Session.disable_sql()).await.map_err(failed)?;
         }
-        for (column, name) in &maintenance_plan.sequences {
+        for (_, name) in &maintenance_plan.sequences {
             let Some(sequence) = maintenance_facts.sequences.iter().find(|it| it.name == *name)
             else {
                 continue;
             };
-            match advance(client, table, sequence).await {
+            match advance(client, &table.sql_name, sequence).await {
                 Ok(None) => {}
                 Ok(Some(value)) => {
                     after.sequences.push(MovedSequence { name: name.clone(), value })
                 }
                 Err(error) if error.is_retryable() => return Err(error),
                 Err(error) => {
-                    let what = error.to_string();
-                    let column = quote_ident(column);
-                    let (name, table) = (escape_quotes(name), &table.sql_name);
-                    let furthest = sequence.last_value_aggregate();
-                    after.warnings.push(format!(
-                        "{what}; run `select setval('{name}', {furthest}({column})) from {table}`"
-                    ));
+                    after.warnings.push(sequence_warning(&error, sequence, &table.sql_name));
                 }
             }
         }
@@ -159,7 +154,7 @@ pub(super) fn has_expression(change: &RecordedChange) -> bool {
 }
 
 /// Returns the error's message with its cause.
-fn message_with_cause(error: &crate::Error) -> String {
+fn message_with_cause(error: &Error) -> String {
     match std::error::Error::source(error) {
         Some(cause) => format!("{error}: {cause}"),
         None => error.to_string(),
@@ -169,12 +164,12 @@ fn message_with_cause(error: &crate::Error) -> String {
 /// Advances the sequence past the furthest value of its column, but never moves it back. Returns
 /// the sequence's new last value; `None` if the sequence was not advanced. Other sessions do not
 /// wait for a lock meanwhile.
-async fn advance(client: &Client, table: &TargetTable, sequence: &Sequence) -> Result<Option<i64>> {
+async fn advance(client: &Client, table: &str, sequence: &Sequence) -> Result<Option<i64>> {
     let Sequence { name, increment, bounds, .. } = sequence;
     let failed = || server_error(format!("could not advance sequence {name}"));
     let furthest = sequence.last_value_aggregate();
     let beyond = if *increment > 0 { "<" } else { ">" };
-    let (column, table) = (quote_ident(&sequence.column), &table.sql_name);
+    let column = quote_ident(&sequence.column);
     let query = format!(
         "select (select {furthest}({column})::int8 from {table}), last_value, is_called from {name}"
     );
@@ -197,6 +192,49 @@ async fn advance(client: &Client, table: &TargetTable, sequence: &Sequence) -> R
     };
     let row = client.fetch_opt(&advance_sql, &[]).await.map_err(failed())?;
     Ok(row.map(|row| row.get(0)))
+}
+
+/// Returns the warning of a sequence that could not be advanced: the error, and the SQL to run.
+fn sequence_warning(error: &Error, sequence: &Sequence, table: &str) -> String {
+    let (column, name) = (quote_ident(&sequence.column), escape_quotes(&sequence.name));
+    let furthest = sequence.last_value_aggregate();
+    format!("{error}; run `select setval('{name}', {furthest}({column})) from {table}`")
+}
+
+/// Advances the sequences of these columns past the values that the open transaction has written
+/// to the table. The rows stay if a sequence cannot be advanced: returns warnings. The search path
+/// is the same afterwards.
+///
+/// # Errors
+/// If the table's sequences cannot be looked up, or the connection is lost.
+pub(crate) async fn advance_sequences(
+    client: &Client,
+    table: &str,
+    columns: &[String],
+) -> Result<Vec<String>> {
+    let failed = || server_error(format!("could not advance the sequences of {table}"));
+    let path = "select pg_catalog.current_setting('search_path')";
+    let path: String = client.fetch_one(path, &[]).await.map_err(failed())?.get(0);
+    client.batch_execute(&pin_transaction_sql()).await.map_err(failed())?;
+    let mut warnings = Vec::new();
+    for sequence in Sequence::read_of(client, table).await? {
+        if !columns.contains(&sequence.column) {
+            continue;
+        }
+        client.batch_execute("savepoint pgspate_sequence").await.map_err(failed())?;
+        let end = match advance(client, table, &sequence).await {
+            Ok(_) => "release savepoint pgspate_sequence",
+            Err(error) if error.is_retryable() => return Err(error),
+            Err(error) => {
+                warnings.push(sequence_warning(&error, &sequence, table));
+                "rollback to savepoint pgspate_sequence"
+            }
+        };
+        client.batch_execute(end).await.map_err(failed())?;
+    }
+    let restore = "select pg_catalog.set_config('search_path', $1, true)";
+    client.fetch_one(restore, &[&path]).await.map_err(failed())?;
+    Ok(warnings)
 }
 
 fn escape_quotes(name: &str) -> String {

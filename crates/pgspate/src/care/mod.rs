@@ -22,6 +22,7 @@ mod restorer;
 mod shadow;
 
 pub use follow_up::MovedSequence;
+pub(crate) use follow_up::advance_sequences;
 pub use restorer::restore;
 pub(crate) use shadow::{JobShadow, copy_target_name};
 

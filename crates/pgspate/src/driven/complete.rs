@@ -11,7 +11,7 @@ use tokio_postgres::Client;
 use super::completion_sessions::CompletionSessions;
 use super::staged::StagedParts;
 use super::{FleetJobOptions, FleetJobReport, FleetMode, FleetReceipt, FleetTicket, merge};
-use crate::care::JobShadow;
+use crate::care::{self, JobShadow};
 use crate::copy::{COMMIT_DURABLY, emptying_error};
 use crate::numbers::counted;
 use crate::sync::SyncOptions;
@@ -173,6 +173,12 @@ impl Completion<'_> {
         } else {
             self.move_rows(&table, &winners).await?
         };
+        if inserted > 0 {
+            let written = winners.iter().filter(|it| it.rows > 0).flat_map(|it| &it.columns);
+            let written: BTreeSet<&String> = written.collect();
+            let columns: Vec<String> = written.into_iter().cloned().collect();
+            warnings.extend(care::advance_sequences(client, &table.name, &columns).await?);
+        }
         let rows_kept_out = match ticket.commits_parts() {
             // A receipt may come twice.
             true => {
@@ -248,6 +254,9 @@ impl Completion<'_> {
         }
         self.lock_table(table).await?;
         let JobTable { name: table, oid } = table;
+        for (columns, parts) in &by_columns {
+            StagedParts { ticket, columns, parts }.check_types(client, table).await?;
+        }
         // A load may have dropped keys before this transaction had the lock.
         ledger::check_no_dropped_keys_in_transaction(client, *oid, None).await?;
         if ticket.options.mode == FleetMode::Replace {
@@ -271,7 +280,8 @@ impl Completion<'_> {
         Ok(written.cast_signed())
     }
 
-    /// Locks the table, and checks that the name is still that of the job's table.
+    /// Locks the table, and checks that the name is still that of the job's table, and that no rule
+    /// would write the rows elsewhere.
     async fn lock_table(&self, table: &JobTable) -> Result<()> {
         let (client, ticket) = (&self.connection.client, self.ticket);
         let JobTable { name, oid } = table;
@@ -285,6 +295,7 @@ impl Completion<'_> {
             let message = format!("another table has taken the name of {name}");
             return Err(Error::new(ErrorKind::Ledger, message).hint("Complete the job again."));
         };
+        found.check_no_rule()?;
         if replaces && has_inheriting_tables(client, &found).await? {
             let message = format!("other tables inherit from {name}, and would be emptied, too");
             return Err(Error::new(ErrorKind::Plan, message)

@@ -166,6 +166,8 @@ async fn find_in_transaction(
     let rows = FleetJobRows {
         begun: ticket.begun(),
         table_oid: table.oid,
+        stage: ticket.destination.clone(),
+        columns: columns.clone(),
         query: (rows > 0).then(|| (staged.columns_in(""), staged.select())),
         rows: rows.unsigned_abs(),
         writing_backend: Arc::clone(&sessions.last_backend),

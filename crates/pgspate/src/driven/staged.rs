@@ -5,7 +5,7 @@ use tokio_postgres::Client;
 use super::FleetTicket;
 use crate::Result;
 use crate::sync::fleet_job::missing_rows_error;
-use pgspate_target::ledger::{ATTEMPT_COLUMN, SealedPart};
+use pgspate_target::ledger::{self, ATTEMPT_COLUMN, SealedPart};
 use pgspate_target::{quote_ident, server_error};
 
 /// Attempts that wrote the same columns into the stage.
@@ -41,6 +41,16 @@ impl StagedParts<'_> {
             self.condition()
         );
         client.execute(&delete, &[]).await.map(drop).map_err(failed)
+    }
+
+    /// Checks that the table's columns still have the types of the rows. Otherwise the server would
+    /// cast the values. The transaction must hold a lock on the table.
+    pub(super) async fn check_types(&self, client: &Client, table: &str) -> Result<()> {
+        let (ticket, columns) = (self.ticket, self.columns);
+        match ledger::has_stage_types(client, &ticket.destination, columns, table).await? {
+            true => Ok(()),
+            false => Err(ticket.altered_error()),
+        }
     }
 
     fn from(&self) -> String {

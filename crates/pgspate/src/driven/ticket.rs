@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::sync::fleet_job::altered_error;
 use crate::{Error, ErrorKind};
 use pgspate_target::ledger::BegunFleetJob;
 use pgspate_target::{ConcurrentChange, has_types_sql, quote_literal};
@@ -206,10 +207,7 @@ impl FleetTicket {
 
     /// Returns the error of a table of which a column has got another type.
     pub(super) fn altered_error(&self) -> Error {
-        let message = format!("the rows of {} do not fit {}", self.title(), self.table);
-        Error::new(ErrorKind::Plan, message)
-            .because(ConcurrentChange::Altered.to_error())
-            .hint("Begin the job again, and write all parts.")
+        altered_error(&self.title(), &self.table)
     }
 
     /// Returns the error of a table that another session has emptied, so that parts were removed.

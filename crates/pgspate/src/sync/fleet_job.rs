@@ -13,9 +13,9 @@ use super::{PreparedSync, SyncReport};
 use crate::copy::LaneSession;
 use crate::numbers::counted;
 use crate::stage::STAGE_NAME;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, care};
 use pgspate_target::ledger::{self, BegunFleetJob};
-use pgspate_target::server_error;
+use pgspate_target::{ConcurrentChange, server_error};
 
 /// The staged rows of a job, in place of a source's rows.
 pub(crate) struct FleetJobRows {
@@ -23,6 +23,10 @@ pub(crate) struct FleetJobRows {
     pub(crate) begun: BegunFleetJob,
     /// The oid of the job's table.
     pub(crate) table_oid: u32,
+    /// The name in SQL of the job's stage.
+    pub(crate) stage: String,
+    /// The columns of the rows, unquoted.
+    pub(crate) columns: Vec<String>,
     /// The columns of the rows in SQL, and the query for the rows; `None` if there are no rows.
     pub(crate) query: Option<(String, String)>,
     /// The number of rows.
@@ -43,11 +47,13 @@ impl FleetJobRows {
     /// Copies the rows to the session's stage, which is empty.
     ///
     /// # Errors
-    /// [`ErrorKind::Ledger`] if rows are missing, because the server has crashed.
-    pub(super) async fn stage(&self, session: &mut LaneSession) -> Result<()> {
+    /// [`ErrorKind::Ledger`] if rows are missing, because the server has crashed. The error of an
+    /// altered table if the session's stage has other types.
+    pub(super) async fn stage(&self, session: &mut LaneSession, table: &str) -> Result<()> {
         let failed = server_error("could not read the job's stage".to_owned());
         let client = &session.connection.client;
         self.writing_backend.store(session.connection.backend_pid(), Ordering::Relaxed);
+        self.check_types(client, STAGE_NAME, table).await?;
         let staged = match &self.query {
             Some((columns, query)) => {
                 let sql = format!("insert into {STAGE_NAME} ({columns}) {query}");
@@ -62,11 +68,25 @@ impl FleetJobRows {
         Ok(())
     }
 
-    /// Locks the job's row, in the transaction that compares and writes.
+    /// Checks that the columns of this relation have the types of the job's rows. Otherwise the
+    /// server would cast the values. `table` is the job's table, for the error.
+    async fn check_types(&self, client: &Client, relation: &str, table: &str) -> Result<()> {
+        if self.query.is_none()
+            || ledger::has_stage_types(client, &self.stage, &self.columns, relation).await?
+        {
+            return Ok(());
+        }
+        Err(altered_error(&format!("job {}", self.begun.job), table))
+    }
+
+    /// Locks the job's row, in the transaction that compares and writes. Checks the types of the
+    /// table, which the transaction has locked.
     ///
     /// # Errors
-    /// [`ErrorKind::Ledger`] if the job was completed or begun again meanwhile.
-    pub(super) async fn lock(&self, client: &Client) -> Result<()> {
+    /// [`ErrorKind::Ledger`] if the job was completed or begun again meanwhile. The error of an
+    /// altered table if a column has another type than the job's rows.
+    pub(super) async fn lock(&self, client: &Client, table: &str) -> Result<()> {
+        self.check_types(client, table, table).await?;
         let BegunFleetJob { job, fence, .. } = self.begun;
         match ledger::lock_fleet_job(client, job).await? {
             Some(locked) if locked.fence == fence && locked.report.is_none() => Ok(()),
@@ -77,8 +97,17 @@ impl FleetJobRows {
         }
     }
 
-    /// Marks the job as complete.
-    pub(super) async fn finish(&self, client: &Client, report: &SyncReport) -> Result<()> {
+    /// Advances the table's sequences, and marks the job as complete.
+    pub(super) async fn finish(
+        &self,
+        client: &Client,
+        table: &str,
+        report: &mut SyncReport,
+    ) -> Result<()> {
+        if report.inserted + report.updated > 0 {
+            let warnings = care::advance_sequences(client, table, &self.columns).await?;
+            report.warnings.extend(warnings);
+        }
         let rejected = match &self.attempts {
             Some(attempts) => {
                 ledger::keep_rejects(client, self.begun.job, attempts.clone()).await?
@@ -115,11 +144,18 @@ impl PreparedSync {
     /// Copies the job's rows to the stage, if there is a job.
     pub(super) async fn stage_fleet_job(&self, sessions: &mut [LaneSession]) -> Result<()> {
         match (&self.fleet_job, sessions) {
-            (Some(rows), [session]) => rows.stage(session).await,
+            (Some(rows), [session]) => rows.stage(session, self.table()).await,
             (Some(_), _) => Err(Error::new(ErrorKind::Bug, "several sessions stage a job's rows")),
             (None, _) => Ok(()),
         }
     }
+}
+
+/// Returns the error of a table of which a column has another type than the job's rows.
+pub(crate) fn altered_error(job: &str, table: &str) -> Error {
+    Error::new(ErrorKind::Plan, format!("the rows of {job} do not fit {table}"))
+        .because(ConcurrentChange::Altered.to_error())
+        .hint("Begin the job again, and write all parts.")
 }
 
 /// Returns the error of a stage that has lost rows.

@@ -138,16 +138,33 @@ impl PreparedSync {
     /// Returns whether members of the fleet may compare and write at the same time. Their claims of
     /// scopes keep them apart.
     pub(super) fn shares_scope_lock(&self) -> bool {
-        self.member.is_some()
-            && matches!(self.options.scope, Scope::By(_) | Scope::NoDelete | Scope::InsertOnly)
+        self.member.is_some() && (matches!(self.options.scope, Scope::By(_)) || self.has_no_scope())
+    }
+
+    /// Records that the generation begins to write, if the sync is a member that deletes no rows.
+    /// From then on, members of older generations are refused.
+    pub(super) async fn begin_generation(&self, client: &Client) -> Result<()> {
+        match &self.member {
+            Some(member) if self.has_no_scope() => {
+                let timeout = self.options.limits.lock_timeout_millis();
+                member.begin_generation(client, timeout).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns whether the sync deletes no rows, so that no scope bounds the rows that it writes.
+    fn has_no_scope(&self) -> bool {
+        matches!(self.options.scope, Scope::NoDelete | Scope::InsertOnly)
     }
 
     /// Claims the scopes of the staged rows for the member, or locks the distributed engine's job.
     pub(super) async fn claim_scopes(&self, client: &Client) -> Result<()> {
         if let Some(job) = &self.fleet_job {
-            job.lock(client).await?;
+            job.lock(client, self.table()).await?;
         }
         let Some(member) = &self.member else { return Ok(()) };
+        member.share_all_rows(client, self.has_no_scope()).await?;
         let table = &self.staging.table.sql_name;
         let scopes = match &self.options.scope {
             Scope::By(_) => self.read_scopes(client).await?,
@@ -208,9 +225,13 @@ impl PreparedSync {
 
     /// Marks the member as done, or the distributed engine's job as complete, within the
     /// transaction that writes the rows.
-    pub(super) async fn finish_member(&self, client: &Client, report: &SyncReport) -> Result<()> {
+    pub(super) async fn finish_member(
+        &self,
+        client: &Client,
+        report: &mut SyncReport,
+    ) -> Result<()> {
         if let Some(job) = &self.fleet_job {
-            job.finish(client, report).await?;
+            job.finish(client, self.table(), report).await?;
         }
         let Some(member) = &self.member else { return Ok(()) };
         let SyncReport { rows_in, inserted, updated, deleted, wal_bytes, .. } = *report;

@@ -99,6 +99,7 @@ pub(super) async fn find_differences(
     let client = &connection.client;
     let statements = sync.build_statements();
     let ahead = sync.staging.ahead();
+    sync.begin_generation(client).await?;
     // If the table was read ahead, the transaction is open: the rows were staged in it.
     begin_transaction(session, sync, if ahead.is_some() { "" } else { BEGIN }).await?;
     let (mut rows, mut all_scopes_in_source) = (*rows_written, true);
@@ -151,7 +152,7 @@ pub(super) async fn write_differences(
         }
         report.note_kept_out(counted, &sync.staging.table.sql_name);
     }
-    sync.finish_member(client, &report).await?;
+    sync.finish_member(client, &mut report).await?;
     if !sync.staging.locks_table() {
         // The rows that this transaction has written lock the table, so no load can drop keys from
         // here on.

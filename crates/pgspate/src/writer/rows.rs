@@ -65,6 +65,11 @@ impl EncodedRows {
     /// Takes the idempotency key, with the digest of the request and the records.
     pub(super) fn take_key(&mut self, request: &InsertRequest) -> Option<RequestKey> {
         let mut digest = *self.request.take()?;
+        if self.fields == 0 && self.rows > 1 {
+            // No field tells how many records there are. The digest of one record is that of
+            // earlier versions, so that a call is known after an upgrade.
+            digest.feed(Some(&(self.rows as u64).to_le_bytes()));
+        }
         let mut texts = vec![request.table.as_str()];
         let (word, key): (&str, &[String]) = match &request.on_conflict {
             OnConflict::Refuse => ("refuse", &[]),
