@@ -53,7 +53,7 @@ fn a_sync_fails_if_the_temporary_tablespace_is_too_small() {
     error: could not sync public.t with "t.csv.gz"
       caused by: could not extend file [FILE]: No space left on device (SQLSTATE 53100)
 
-    hint: The stage has 9 MiB, and comparing may need another 9 MiB. Free space in the
+    hint: The stage has [SIZE], and comparing may need another [SIZE]. Free space in the
           … tablespaces that temp_tablespaces names. If temp_tablespaces is not set, free
           … space in the database's own tablespace. The table is unchanged.
     "#);
