@@ -88,9 +88,28 @@ fn tables_whose_rows_may_outlive_their_keys_or_not_last_as_long_take_none() {
          create table p1 partition of p for values from (0) to (10); \
          create unlogged table p2 partition of p for values from (10) to (20); \
          create foreign data wrapper w; create server s foreign data wrapper w; \
-         create foreign table f (id int) server s",
+         create foreign table f (id int) server s; \
+         create table q (id int) partition by range (id); \
+         create table q1 partition of q for values from (0) to (10); \
+         create foreign table q2 partition of q for values from (10) to (20) server s; \
+         create view tv as select id from t; create view tw as select id from tv; \
+         create view fv as select id from f; create view qv as select id from q; \
+         create table o (id int); create view ov as select id from o; \
+         create view ow as select id from ov; \
+         create function put() returns trigger language plpgsql as 'begin return null; end'; \
+         create trigger put instead of insert on ov for each row execute function put()",
     );
-    for (table, reason) in [("t", "is unlogged"), ("p", "is unlogged"), ("f", "another server")] {
+    for (table, reason) in [
+        ("t", "is unlogged"),
+        ("p", "is unlogged"),
+        ("f", "another server"),
+        ("q", "another server"),
+        ("tw", "is unlogged"),
+        ("fv", "another server"),
+        ("qv", "another server"),
+        ("ov", "a view whose triggers"),
+        ("ow", "a view whose triggers"),
+    ] {
         let request = into(table, &["id"]);
         let error = send(&scene, &request, "a", &[record(&["1"])]).unwrap_err();
         let begin = format!("table {table} takes no idempotency keys: ");

@@ -27,3 +27,4 @@ mod server_settings;
 #[allow(dead_code, reason = "other tests use the rest of this module")]
 #[path = "../faults/test_random.rs"]
 mod test_random;
+mod views;

@@ -405,10 +405,13 @@ impl InsertShape {
 /// logged table of the server to which the client is connected.
 fn find_keys_obstacle(table: &TargetTable) -> Option<&'static str> {
     match table.unlogged {
-        UnloggedExtent::Nothing if table.commits_across_nodes || table.kind == 'f' => {
+        UnloggedExtent::Nothing if table.commits_across_nodes || table.has_foreign_parts => {
             Some("its rows are on another server, which commits for itself")
         }
         UnloggedExtent::Nothing => None,
+        UnloggedExtent::Nothing if table.is_written_by_triggers => {
+            Some("it is a view whose triggers may write the rows into any table")
+        }
         _ => Some("it is unlogged, so a crash of the server empties it"),
     }
 }
