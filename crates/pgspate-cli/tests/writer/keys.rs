@@ -1,12 +1,17 @@
 //! Calls with an idempotency key: written once, however often they are sent.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use pgspate::ErrorKind;
-use pgspate::writer::{InsertOutcome, InsertRequest, Writer};
+use pgspate::writer::{InsertOutcome, InsertRequest, Writer, WriterOptions};
 use pgspate::{Error, Result};
 
-use crate::scene::{Record, WriterScene, code, encode_with_key, into, record, returning, value};
+use crate::run::wait_until;
+use crate::scene::{
+    Record, WriterScene, code, encode_with_key, into, open_writer, record, returning, short_waits,
+    value,
+};
 
 /// Sends records with a key.
 async fn call_with_key(
@@ -160,4 +165,39 @@ fn equal_calls_at_the_same_time_are_written_once() {
     answers.dedup();
     assert_eq!(answers.len(), 10, "{answers:?}");
     assert_eq!(value(&scene.db, "select count(*) from t"), "10");
+}
+
+/// Writers of one role may keep keys for different times.
+#[test]
+fn a_key_is_kept_for_as_long_as_its_own_writer_says() {
+    let scene = WriterScene::new("create table t (id int, place point)");
+    let request = into("t", &["id", "place"]);
+    let one = [record(&["1", "(1,2)"])];
+    send(&scene, &request, "long", &one).unwrap();
+    // Points have no binary form, so several records are a transaction.
+    send(&scene, &request, "transaction", &[one[0].clone(), one[0].clone()]).unwrap();
+    assert_eq!(value(&scene.db, "select count(*) from pgspate.request where expires is null"), "0");
+    scene.db.run(
+        "insert into pgspate.request (key, fingerprint, rows, answer) values ('old', '', 1, '{}'); \
+         update pgspate.request set written = written - interval '1 hour', \
+                                    expires = expires - interval '1 hour'",
+    );
+    let send_by_another = |keep: u64, key: &str, forgotten: &str| {
+        let keep_keys = Duration::from_secs(keep);
+        let options = WriterOptions { keep_keys, ..short_waits() };
+        let writer = open_writer(&scene.db.dsn(), options, &scene.runtime).unwrap();
+        scene.runtime.block_on(call_with_key(&writer, &request, key, &one)).unwrap();
+        let left = format!("select count(*) from pgspate.request where key = '{forgotten}'");
+        wait_until("a key is forgotten", || value(&scene.db, &left) == "0");
+        scene.runtime.block_on(writer.close());
+    };
+    let keys = "select string_agg(key, ' ' order by key) from pgspate.request";
+    // Version 6 of the ledger has recorded this key, without a time.
+    send_by_another(60, "brief", "old");
+    assert_eq!(value(&scene.db, keys), "brief long transaction");
+    let brief = "update pgspate.request set expires = expires - interval '61 s' \
+                 where key = 'brief' and expires < now() + interval '61 s'";
+    scene.db.run(brief);
+    send_by_another(u64::MAX, "eternal", "brief");
+    assert_eq!(value(&scene.db, keys), "eternal long transaction");
 }

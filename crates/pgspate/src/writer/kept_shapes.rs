@@ -215,7 +215,7 @@ impl WriterCore {
         };
         facts.table.check_is_user_schema()?;
         facts.table.check_no_rule_instead_of_insert()?;
-        let read = InsertShape::new(request.clone(), facts, self.options.shares_triggers)?;
+        let read = InsertShape::new(request.clone(), facts, &self.options)?;
         let mut shapes = self.shapes();
         if let Some(kept) = shapes.get_mut(request) {
             if kept.shape.is_like(&read) {
