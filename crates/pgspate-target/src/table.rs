@@ -11,6 +11,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row};
 
 use super::search_path::table_lookup_cte;
+use super::table_parts::{RowPlaces, UnloggedExtent, beneath_sql, row_places_sql};
 use super::{TableStorage, TypedParameter, TypedQuery, WrittenTable, server_error};
 use crate::{Error, ErrorKind, Result};
 use pgspate_base::is_alike;
@@ -39,7 +40,7 @@ pub struct TargetTable {
     pub self_references: Vec<String>,
     /// Names of indexes, each with whether the index enforces uniqueness or exclusion.
     pub indexes: Vec<(String, bool)>,
-    /// Enabled rules for INSERT, UPDATE or DELETE.
+    /// Enabled rules for INSERT, UPDATE or DELETE. Views have those of the relations beneath, too.
     pub rules: Vec<RewriteRule>,
     /// Number of leaf partitions.
     pub partitions: i64,
@@ -49,8 +50,14 @@ pub struct TargetTable {
     pub commits_across_nodes: bool,
     /// Where the rows are stored.
     pub storage: TableStorage,
-    /// How much of the table a server crash empties.
+    /// How much of the table a server crash empties. Views have what is beneath them.
     pub unlogged: UnloggedExtent,
+    /// Whether the table, a partition, or a table beneath the view is a foreign table. Its server
+    /// commits rows for itself, before the commit of this one.
+    pub has_foreign_parts: bool,
+    /// Whether a trigger writes the rows instead of an INSERT into a view, so that they may be in
+    /// any table.
+    pub is_written_by_triggers: bool,
     /// A digest of the table's definition, for [`KnownDefinitions`].
     pub fingerprint: String,
 }
@@ -64,59 +71,20 @@ pub struct RewriteRule {
     pub is_instead: bool,
     /// Whether the rule is for INSERT.
     pub is_for_insert: bool,
+    /// Whether the rule belongs to a view, which it makes writable.
+    pub is_of_view: bool,
 }
 
 impl RewriteRule {
-    /// Parses an element of [`RULES`].
+    /// Parses an element of [`rules_sql`].
     fn parse(text: &str) -> RewriteRule {
-        let (facts, name) = text.split_at(2);
+        let (facts, name) = text.split_at(3);
         RewriteRule {
             name: name.to_owned(),
             is_instead: facts.starts_with('i'),
-            is_for_insert: facts.ends_with('i'),
+            is_for_insert: facts.chars().nth(1) == Some('i'),
+            is_of_view: facts.ends_with('v'),
         }
-    }
-}
-
-/// How much of a table a server crash empties: the unlogged partitions, or the table itself.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum UnloggedExtent {
-    /// All of the table is logged.
-    #[default]
-    Nothing,
-    /// Some partitions are unlogged.
-    SomePartitions,
-    /// The table or all its partitions are unlogged.
-    Everything,
-}
-
-/// Whether any part, and whether every part, of table `c` is unlogged. NULL if the table has no
-/// partitions to store rows in.
-const UNLOGGED: &str = "\
-(select array[bool_or(p.relpersistence = 'u'), bool_and(p.relpersistence = 'u')]
- from pg_class p where p.relkind <> 'p' and (p.oid = c.oid or p.oid in
-      (select relid from pg_partition_tree(c.oid) where isleaf)))";
-
-impl UnloggedExtent {
-    fn from_flags(flags: &[Option<bool>]) -> UnloggedExtent {
-        match flags {
-            [Some(true), Some(true)] => UnloggedExtent::Everything,
-            [Some(true), _] => UnloggedExtent::SomePartitions,
-            _ => UnloggedExtent::Nothing,
-        }
-    }
-
-    /// Reads the current extent for a table.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Server`] if the server refuses the query, [`ErrorKind::Connect`] if the
-    /// connection fails.
-    pub async fn read(client: &Client, oid: u32) -> Result<UnloggedExtent> {
-        let sql = format!("select {UNLOGGED} from pg_class c where c.oid = $1");
-        let failed = server_error("could not check whether the table is unlogged".to_owned());
-        let row = client.fetch_opt(&sql, &[&oid]).await.map_err(failed)?;
-        let flags: Option<Vec<Option<bool>>> = row.map(|row| row.get(0));
-        Ok(UnloggedExtent::from_flags(&flags.unwrap_or_default()))
     }
 }
 
@@ -261,11 +229,18 @@ impl<'a> KnownDefinitions<'a> {
     }
 }
 
-/// The rules for writing statements on table `c`: a letter for each fact, and the name.
-const RULES: &str = "\
-array(select case when is_instead then 'i' else 'a' end
-             || case when ev_type = '3' then 'i' else 'o' end || rulename::text
-      from pg_rewrite where ev_class = c.oid and ev_type <> '1' and ev_enabled <> 'D' order by 1)";
+/// Returns the rules for writing statements on `c`, and on the relations beneath a view: a letter
+/// for each fact, and the name.
+fn rules_sql() -> String {
+    format!(
+        "array(select case when is_instead then 'i' else 'a' end \
+                     || case when ev_type = '3' then 'i' else 'o' end \
+                     || case when e.relkind = 'v' then 'v' else 't' end || rulename::text \
+               from pg_rewrite join pg_class e on e.oid = ev_class \
+               where ev_class in ({}) and ev_type <> '1' and ev_enabled <> 'D' order by 1)",
+        beneath_sql("c.oid")
+    )
+}
 
 const FROM: &str = "\
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
@@ -364,7 +339,8 @@ impl TargetTable {
     pub async fn read(client: &Client, name: &str) -> Result<Option<TargetTable>> {
         let failed = || server_error(format!("could not look up table {name}"));
         let target = table_lookup_cte();
-        let table_sql = format!("with {target} {TABLE}, {UNLOGGED}, {FINGERPRINT}, {RULES} {FROM}");
+        let (places, rules) = (row_places_sql(), rules_sql());
+        let table_sql = format!("with {target} {TABLE}, {places}, {FINGERPRINT}, {rules} {FROM}");
         let types_sql = format!("with recursive {target}, {TYPES}");
         loop {
             let fetch_all = async |sql: &str| client.fetch_all(sql, &[&name]).await;
@@ -392,7 +368,7 @@ impl TargetTable {
                 // tables.
                 continue;
             }
-            let types = read_types(&types);
+            let (types, places) = (read_types(&types), RowPlaces::parse(row, 8));
             let keys_where = |to_itself: bool| -> Vec<String> {
                 let keys = keys.iter().filter(|key| key.get::<_, bool>(1) == to_itself);
                 keys.map(|key| key.get(0)).collect()
@@ -412,7 +388,9 @@ impl TargetTable {
                 row_security: row.get(6),
                 commits_across_nodes: row.get(7),
                 storage: TableStorage::read(client, oid).await.map_err(failed())?,
-                unlogged: UnloggedExtent::from_flags(&row.get::<_, Vec<Option<bool>>>(8)),
+                unlogged: places.unlogged,
+                has_foreign_parts: places.has_foreign_parts,
+                is_written_by_triggers: places.is_written_by_triggers,
                 fingerprint: row.get(9),
                 rules: row.get::<_, Vec<&str>>(10).into_iter().map(RewriteRule::parse).collect(),
             }));
@@ -469,8 +447,8 @@ impl TargetTable {
     }
 
     fn refuse_rule(&self, is_refused: impl Fn(&RewriteRule) -> bool) -> Result<()> {
-        let mut rules = self.rules.iter().filter(|rule| is_refused(rule));
-        let Some(rule) = rules.next().filter(|_| self.kind != 'v') else { return Ok(()) };
+        let mut rules = self.rules.iter().filter(|rule| !rule.is_of_view && is_refused(rule));
+        let Some(rule) = rules.next() else { return Ok(()) };
         let message =
             format!("rule \"{}\" rewrites statements that write {}", rule.name, self.sql_name);
         Err(Error::new(ErrorKind::Plan, message).hint(

@@ -457,12 +457,18 @@ fn a_part_that_is_committed_while_the_driver_begins_again_is_seen() {
     assert_eq!(scene.ids(), "-1 5");
 }
 
+const FOREIGN_PARTITION: &str = "\
+drop table t; create table t (id bigint, n int) partition by range (id);
+create foreign data wrapper w; create server s foreign data wrapper w;
+create foreign table t1 partition of t default server s";
+
 #[test]
 fn tables_that_cannot_be_written_in_this_way_are_refused() {
     for (change, options, word) in [
         ("create table child () inherits (t)", replacing(), "other tables inherit from"),
         ("create table child (t int references t)", replacing(), "refers to public.t"),
         ("alter table t set unlogged", by_task(false), "is unlogged"),
+        (FOREIGN_PARTITION, by_job(), "a partition is on another server"),
     ] {
         let scene = DriverScene::new();
         scene.case.db.run(change);

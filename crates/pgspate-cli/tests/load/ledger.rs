@@ -493,13 +493,52 @@ fn a_ledger_of_an_earlier_version_is_upgraded() {
         let said = case.load("t.csv --commit chunk --quiet").refusal();
         assert!(said.contains("invalid input syntax for type bigint"), "{said}");
         let now = "select concat_ws(' ', version, length(secret)) from pgspate.version";
-        assert_eq!(case.value(now), "6 72");
+        assert_eq!(case.value(now), "7 72");
         let open = "select count(*) from pg_class where relnamespace = 'pgspate'::regnamespace \
                     and relkind = 'r' and relname <> 'version' and not relrowsecurity";
         assert_eq!(case.value(open), "0");
     }
-    case.db.run("update pgspate.version set version = 7");
+    case.db.run("update pgspate.version set version = 8");
     let said = case.load("t.csv --commit chunk --quiet").refusal();
-    assert!(said.contains("the ledger's version is 7, expected 6"), "{said}");
+    assert!(said.contains("the ledger's version is 8, expected 7"), "{said}");
     assert_eq!(count(&case, "t"), before);
+}
+
+/// Turns the ledger into one of version 6.
+const TO_VERSION_6: &str = "\
+update pgspate.version set version = 6;
+alter table pgspate.emptied replica identity default;
+alter table pgspate.bound replica identity default;
+alter table pgspate.version replica identity default;
+drop index pgspate.request_expires;
+alter table pgspate.request drop column expires;
+create index request_written on pgspate.request (written)";
+
+/// Such a publication lets rows be updated or deleted only in tables with a replica identity.
+#[test]
+fn the_ledger_works_beside_a_publication_of_all_tables() {
+    let case = LoadCase::new("create unlogged table t (id int)");
+    case.put("t.csv", "id\n1\n");
+    case.load("t.csv --quiet").success();
+    case.db.run("create publication everything for all tables");
+    let unidentified = "select count(*) from pg_class c \
+                        where relnamespace = 'pgspate'::regnamespace and relkind = 'r' \
+                          and relreplident <> 'f' and not exists ( \
+                              select from pg_index where indrelid = c.oid and indisprimary)";
+    for is_upgraded in [false, true] {
+        if is_upgraded {
+            case.db.run(TO_VERSION_6);
+            assert_eq!(case.value(unidentified), "3");
+        }
+        for _ in 0..2 {
+            case.load("t.csv --replace --quiet").success();
+        }
+        assert_eq!(case.value(unidentified), "0");
+        assert_eq!(case.value("select count(*) from t"), "1");
+        let job = case.value("select max(job) from pgspate.bound");
+        let dsn = case.db.dsn();
+        let forgotten = case.command(&["status", "--forget", &job, "--to", &dsn]).output();
+        Run::of(forgotten.unwrap()).success();
+        assert_eq!(case.value("select version from pgspate.version"), "7");
+    }
 }

@@ -207,6 +207,24 @@ fn rows_that_refer_to_later_rows_are_loaded() {
     assert_eq!(case.value("select count(*) from t"), "100000");
 }
 
+/// The commit of another server is not that of the ledger.
+#[test]
+fn a_foreign_partition_gets_one_lane_and_a_warning() {
+    let case = LoadCase::new(
+        "create table t (id int) partition by range (id); \
+         create table t1 partition of t for values from (0) to (10); \
+         create foreign data wrapper w; create server s foreign data wrapper w; \
+         create foreign table t2 partition of t default server s",
+    );
+    case.put("t.csv", "id\n1\n");
+    let plan = case.load("t.csv --plan --lanes 4");
+    let said = format!("{}{}", plan.stdout, plan.stderr);
+    assert_eq!(plan.status, Some(0), "{said}");
+    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.contains("lanes wait for each other on the foreign server"), "{said}");
+    assert!(said.contains("a foreign server commits rows before the ledger does"), "{said}");
+}
+
 #[test]
 fn a_view_with_an_instead_of_trigger_is_loaded() {
     let case = LoadCase::new(

@@ -48,7 +48,7 @@ fn a_sync_fails_if_the_temporary_tablespace_is_too_small() {
     std::io::Write::write_all(&mut packed, text.as_bytes()).unwrap();
     let error = sync(&packed.finish().unwrap(), "t.csv.gz");
     // How much fits depends on the order in which the sessions extend their stages.
-    let size = regex_lite::Regex::new(r"\b([89]|1\d) MiB").unwrap();
+    let size = regex_lite::Regex::new(r"\b\d+ MiB").unwrap();
     assert_snapshot!(size.replace_all(&error, "[SIZE]"), @r#"
     error: could not sync public.t with "t.csv.gz"
       caused by: could not extend file [FILE]: No space left on device (SQLSTATE 53100)

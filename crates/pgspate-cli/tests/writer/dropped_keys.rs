@@ -76,3 +76,36 @@ fn records_of_sets_are_refused_while_keys_are_dropped() {
     assert!(scene.insert_at_once(&merging, &records).iter().all(Result::is_ok));
     assert_eq!(value(&scene.db, "select count(*) from t"), "500");
 }
+
+#[test]
+fn records_of_a_view_are_refused_while_keys_of_its_table_are_dropped() {
+    let views = "create view w as select * from t; create view v as select id from w where id > 0";
+    let scene = WriterScene::new(&format!("{TABLE}; {views}"));
+    let request = into("v", &["id"]);
+    let send = || scene.insert_at_once(&request, &[record(&["5000"])]).remove(0);
+    assert_eq!(send().unwrap().rows, 1);
+    end_sessions(&scene);
+    drop_keys(&scene);
+    assert_eq!(sqlstate(&send()), KEYS_DROPPED.code());
+    assert_eq!(value(&scene.db, "select count(*) from t"), "1");
+}
+
+#[test]
+fn a_load_keeps_the_keys_of_a_table_while_a_session_writes_into_a_view_of_it() {
+    let scene = WriterScene::new(
+        "create table t (id int primary key); create view w as select id from t; \
+         create view v as select id from w where id > 0",
+    );
+    let written = scene.insert_at_once(&into("v", &["id"]), &[record(&["1"])]).remove(0);
+    assert_eq!(written.unwrap().rows, 1);
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("t.csv"), "id\n2\n").unwrap();
+    let dsn = scene.db.dsn();
+    let args = ["load", "t.csv", "--to", &dsn, "--rebuild-indexes", "always", "--quiet"];
+    let refused = Run::of(command(folder.path(), &args).output().unwrap());
+    assert_eq!(refused.status, Some(2), "{}", refused.stderr);
+    assert!(refused.stderr.contains("pgspate write"), "{}", refused.stderr);
+    scene.close();
+    let run = Run::of(command(folder.path(), &args).output().unwrap());
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+}

@@ -1,12 +1,17 @@
 //! Calls with an idempotency key: written once, however often they are sent.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use pgspate::ErrorKind;
-use pgspate::writer::{InsertOutcome, InsertRequest, Writer};
+use pgspate::writer::{InsertOutcome, InsertRequest, Writer, WriterOptions};
 use pgspate::{Error, Result};
 
-use crate::scene::{Record, WriterScene, code, encode_with_key, into, record, returning, value};
+use crate::run::wait_until;
+use crate::scene::{
+    Record, WriterScene, code, encode_with_key, into, open_writer, record, returning, short_waits,
+    value,
+};
 
 /// Sends records with a key.
 async fn call_with_key(
@@ -88,9 +93,28 @@ fn tables_whose_rows_may_outlive_their_keys_or_not_last_as_long_take_none() {
          create table p1 partition of p for values from (0) to (10); \
          create unlogged table p2 partition of p for values from (10) to (20); \
          create foreign data wrapper w; create server s foreign data wrapper w; \
-         create foreign table f (id int) server s",
+         create foreign table f (id int) server s; \
+         create table q (id int) partition by range (id); \
+         create table q1 partition of q for values from (0) to (10); \
+         create foreign table q2 partition of q for values from (10) to (20) server s; \
+         create view tv as select id from t; create view tw as select id from tv; \
+         create view fv as select id from f; create view qv as select id from q; \
+         create table o (id int); create view ov as select id from o; \
+         create view ow as select id from ov; \
+         create function put() returns trigger language plpgsql as 'begin return null; end'; \
+         create trigger put instead of insert on ov for each row execute function put()",
     );
-    for (table, reason) in [("t", "is unlogged"), ("p", "is unlogged"), ("f", "another server")] {
+    for (table, reason) in [
+        ("t", "is unlogged"),
+        ("p", "is unlogged"),
+        ("f", "another server"),
+        ("q", "another server"),
+        ("tw", "is unlogged"),
+        ("fv", "another server"),
+        ("qv", "another server"),
+        ("ov", "a view whose triggers"),
+        ("ow", "a view whose triggers"),
+    ] {
         let request = into(table, &["id"]);
         let error = send(&scene, &request, "a", &[record(&["1"])]).unwrap_err();
         let begin = format!("table {table} takes no idempotency keys: ");
@@ -141,4 +165,39 @@ fn equal_calls_at_the_same_time_are_written_once() {
     answers.dedup();
     assert_eq!(answers.len(), 10, "{answers:?}");
     assert_eq!(value(&scene.db, "select count(*) from t"), "10");
+}
+
+/// Writers of one role may keep keys for different times.
+#[test]
+fn a_key_is_kept_for_as_long_as_its_own_writer_says() {
+    let scene = WriterScene::new("create table t (id int, place point)");
+    let request = into("t", &["id", "place"]);
+    let one = [record(&["1", "(1,2)"])];
+    send(&scene, &request, "long", &one).unwrap();
+    // Points have no binary form, so several records are a transaction.
+    send(&scene, &request, "transaction", &[one[0].clone(), one[0].clone()]).unwrap();
+    assert_eq!(value(&scene.db, "select count(*) from pgspate.request where expires is null"), "0");
+    scene.db.run(
+        "insert into pgspate.request (key, fingerprint, rows, answer) values ('old', '', 1, '{}'); \
+         update pgspate.request set written = written - interval '1 hour', \
+                                    expires = expires - interval '1 hour'",
+    );
+    let send_by_another = |keep: u64, key: &str, forgotten: &str| {
+        let keep_keys = Duration::from_secs(keep);
+        let options = WriterOptions { keep_keys, ..short_waits() };
+        let writer = open_writer(&scene.db.dsn(), options, &scene.runtime).unwrap();
+        scene.runtime.block_on(call_with_key(&writer, &request, key, &one)).unwrap();
+        let left = format!("select count(*) from pgspate.request where key = '{forgotten}'");
+        wait_until("a key is forgotten", || value(&scene.db, &left) == "0");
+        scene.runtime.block_on(writer.close());
+    };
+    let keys = "select string_agg(key, ' ' order by key) from pgspate.request";
+    // Version 6 of the ledger has recorded this key, without a time.
+    send_by_another(60, "brief", "old");
+    assert_eq!(value(&scene.db, keys), "brief long transaction");
+    let brief = "update pgspate.request set expires = expires - interval '61 s' \
+                 where key = 'brief' and expires < now() + interval '61 s'";
+    scene.db.run(brief);
+    send_by_another(u64::MAX, "eternal", "brief");
+    assert_eq!(value(&scene.db, keys), "eternal long transaction");
 }

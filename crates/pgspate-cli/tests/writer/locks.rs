@@ -1,6 +1,7 @@
 //! Records that wait for locks of other sessions, and records that need not wait with them.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use pgspate::writer::{InsertOutcome, InsertRequest, OnConflict, WriterOptions};
 use pgspate::{ErrorKind, Result};
@@ -135,14 +136,19 @@ fn callers_of_other_tables_pass_a_table_with_a_locked_partition() {
         short_waits(),
     );
     let holder = hold(&scene, "lock p1 in access exclusive mode");
-    let waiting = send(&scene, &into("p", &["id"]), "1", 1).pop().unwrap();
+    let waiting = send(&scene, &into("p", &["id"]), "1", 30);
     let asks = "select count(*) from pg_locks where relation = 'p1'::regclass and not granted";
     wait_until("a session waits for the partition", || value(&scene.db, asks) == "1");
+    // Each of these callers would wait for a second before the other one.
+    let began = Instant::now();
     let other = scene.insert_at_once(&into("t", &["id"]), &[record(&["1"])]).remove(0);
     assert_eq!(other.unwrap().rows, 1);
-    assert!(!waiting.is_finished());
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert!(waiting.iter().all(|caller| !caller.is_finished()));
     roll_back(&scene, &holder);
-    assert_eq!(scene.runtime.block_on(waiting).unwrap().unwrap().rows, 1);
+    for caller in waiting {
+        assert_eq!(scene.runtime.block_on(caller).unwrap().unwrap().rows, 1);
+    }
     scene.close();
 }
 

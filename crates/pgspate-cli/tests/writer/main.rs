@@ -24,6 +24,8 @@ mod proxy;
 mod run;
 mod scene;
 mod server_settings;
+mod stale_facts;
 #[allow(dead_code, reason = "other tests use the rest of this module")]
 #[path = "../faults/test_random.rs"]
 mod test_random;
+mod views;

@@ -12,6 +12,7 @@ use super::identity::lock_key;
 use super::job::is_refused_for_null;
 use super::trust::{LedgerSchema, TrustedLedger};
 use super::{lock, schema};
+use crate::table_parts::parts_sql;
 use crate::{Error, ErrorKind, Result, TypedQuery, server_error};
 
 /// A condition: the change `c` has dropped an object that can reject rows.
@@ -96,8 +97,9 @@ impl DroppedKeys {
     }
 }
 
-/// Reads which jobs, except job `except`, have dropped keys: of `table` and its partitions, or of
-/// any table if `table` is `None`. A role that may not read the ledger sees none.
+/// Reads which jobs, except job `except`, have dropped keys of `table`, or of any table if `table`
+/// is `None`. Partitions count, and the tables beneath a view. A role that may not read the ledger
+/// sees none.
 ///
 /// # Errors
 /// [`ErrorKind::Server`] if the server refuses the query, [`ErrorKind::Connect`] if the connection
@@ -114,8 +116,8 @@ pub async fn dropped_keys(
     find_dropped_keys(client, table, except).await
 }
 
-/// Reads the first dropped keys of a table and its partitions from a ledger of any version. All
-/// versions have the columns that are read.
+/// Does the same for the first dropped keys of a table, with a ledger of any version. All versions
+/// have the columns that are read.
 pub(super) async fn first_dropped_keys(client: &Client, table: u32) -> Result<Option<DroppedKeys>> {
     if !LedgerSchema::read(client).await?.may_read_dropped_keys() {
         return Ok(None);
@@ -140,10 +142,10 @@ async fn find_dropped_keys(
                 string_agg(pg_catalog.format('%s \"%s\"', c.kind, c.object), ', ' \
                            order by c.ordinal) \
          from pgspate.change c left join pgspate.job j on j.job = c.job \
-         where {IS_DROPPED} and c.job <> $2 and ($1::oid is null or c.table_oid = $1 \
-             or c.table_oid in (select relid from pg_partition_tree($1::oid::regclass))) \
+         where {IS_DROPPED} and c.job <> $2 and ($1::oid is null or c.table_oid in ({})) \
            and exists (select from pg_class t where t.oid = c.table_oid) \
-         group by 1, 2, 3, 4 order by 1"
+         group by 1, 2, 3, 4 order by 1",
+        parts_sql("$1")
     );
     let rows = client.fetch_all(&sql, &[&table, &except]).await.map_err(failed())?;
     let mut dropped = Vec::with_capacity(rows.len());

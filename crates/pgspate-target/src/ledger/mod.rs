@@ -84,7 +84,7 @@ pub use record_writers::{
 };
 pub use reject::{Reject, RejectRecord, insert_rejects, read_rejects};
 pub use request::{
-    AnsweredRequest, RECORD_REQUEST, find_request, prune_requests, record_request_sql,
+    AnsweredRequest, find_request, prune_requests, record_request_sql, record_written_request_sql,
 };
 pub use schema::{ensure_ledger, ledger_exists, read_url_key};
 pub use source_file::SourceFingerprint;

@@ -7,6 +7,8 @@
 //!
 //! The lock has the name of the table, because an INSERT names its table. So a session also keeps
 //! the keys of a table that takes the name of another. All partitions have the lock of their root.
+//! A session that writes into a view has the lock of the view alone, and the load takes the locks
+//! of all views above its table. So a view that is replaced keeps the keys of its new tables.
 
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
@@ -74,8 +76,8 @@ async fn join_in_transaction(client: &Client, schema: &str, table: &str) -> Resu
     client.batch_execute("commit").await.map_err(failed())
 }
 
-/// Refuses to write into a table if a job has dropped its keys. Single records need no ledger, so
-/// its version does not matter.
+/// Refuses to write into a table, or a view of it, if a job has dropped the table's keys. Single
+/// records need no ledger, so its version does not matter.
 ///
 /// # Errors
 /// Those of [`join_record_writers`].
@@ -86,8 +88,26 @@ pub async fn check_no_dropped_keys_for_writers(client: &Client, table: u32) -> R
     }
 }
 
-/// Takes the lock of the table's writers alone, until the transaction ends. If a session writes
-/// single records into the table, returns that session in words. The lock is not held then.
+/// A query for the keys of the locks of table `$1` and of all views above it or its partitions.
+fn lock_keys_sql() -> String {
+    format!(
+        "with recursive above(oid) as ( \
+             (select $1::oid union \
+              select p.relid::oid from pg_partition_tree( \
+                  coalesce(pg_partition_root($1::oid::regclass), $1::oid::regclass)) p) \
+             union \
+             select v.oid from above a \
+             join pg_depend d on d.refclassid = 'pg_class'::regclass and d.refobjid = a.oid \
+                             and d.classid = 'pg_rewrite'::regclass \
+             join pg_rewrite r on r.oid = d.objid \
+             join pg_class v on v.oid = r.ev_class and v.relkind = 'v') \
+         select distinct key from above t, lateral ({LOCK_KEY}) as lock"
+    )
+}
+
+/// Takes the locks of the writers of the table and of the views above it alone, until the
+/// transaction ends. If a session writes single records there, returns that session in words. Its
+/// lock is not held then.
 ///
 /// # Errors
 /// [`ErrorKind::Server`](crate::ErrorKind::Server) if the server refuses the query,
@@ -95,15 +115,11 @@ pub async fn check_no_dropped_keys_for_writers(client: &Client, table: u32) -> R
 pub async fn exclude_record_writers(client: &Client, table: u32) -> Result<Option<String>> {
     let failed = server_error("could not check for sessions that write records".to_owned());
     let sql = format!(
-        "select key, pg_try_advisory_xact_lock(key) from (select $1::oid as oid) t, \
-         lateral ({LOCK_KEY}) as lock"
+        "select key, pg_try_advisory_xact_lock(key) from ({}) locks where key is not null",
+        lock_keys_sql()
     );
-    let Some(row) = client.fetch_opt(&sql, &[&table]).await.map_err(failed)? else {
-        return Ok(None);
-    };
-    if row.get::<_, bool>(1) {
-        return Ok(None);
-    }
+    let rows = client.fetch_all(&sql, &[&table]).await.map_err(failed)?;
+    let Some(row) = rows.iter().find(|row| !row.get::<_, bool>(1)) else { return Ok(None) };
     let writer = lock::lock_holder(client, row.get(0)).await?;
     Ok(Some(writer.unwrap_or_else(|| "another session".to_owned())))
 }

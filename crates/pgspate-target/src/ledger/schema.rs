@@ -11,7 +11,7 @@ use pgspate_base::Secret;
 
 /// The version of the tables. A ledger of a later version is refused. A ledger of an earlier
 /// version is upgraded.
-const VERSION: i32 = 6;
+const VERSION: i32 = 7;
 
 /// Upgrades the main tables to version 3, except the key and the policies. Version 2 added
 /// `ledger.digest`. Rows of earlier versions get the owner as their role.
@@ -49,6 +49,14 @@ alter table pgspate.job drop column sources";
 const UPGRADE_STREAMS: &str = "\
 alter table pgspate.stream add column if not exists role name not null default current_user;
 alter table pgspate.dead_letter add column if not exists role name not null default current_user";
+
+/// Upgrades to version 7: the publication of all tables lets rows be updated or deleted only in
+/// tables with a replica identity, and these have no primary key. Streams that are bound have no
+/// job, and jobs have no stream.
+const IDENTIFY_ROWS: &str = "\
+alter table pgspate.emptied replica identity full;
+alter table pgspate.bound replica identity full;
+alter table pgspate.version replica identity full";
 
 /// The expression by which the server creates the ledger's key. So no statement in a log contains
 /// the key.
@@ -294,7 +302,11 @@ async fn upgrade_sql(client: &Client, from: i32) -> Result<String> {
     if from < 5 {
         parts.push(format!("{}; {}", fleet_job::CREATE_TABLES, policies::sql(fleet_job::POLICIES)));
     }
-    parts.push(format!("{}; {}", request::CREATE_TABLE, policies::sql(request::POLICIES)));
+    match from {
+        6 => parts.push(request::UPGRADE.to_owned()),
+        _ => parts.push(format!("{}; {}", request::CREATE_TABLE, policies::sql(request::POLICIES))),
+    }
+    parts.push(IDENTIFY_ROWS.to_owned());
     Ok(format!(
         "begin; lock table pgspate.version in exclusive mode; {}; \
          update pgspate.version set version = {VERSION}, secret = coalesce(secret, {SECRET}) \
@@ -327,7 +339,7 @@ pub async fn ensure_ledger(client: &Client) -> Result<()> {
     let schema = if has_schema { "" } else { "create schema pgspate;" };
     let sql = format!(
         "begin; {schema} {CREATE_TABLES}; {CREATE_FILE_TABLE}; {CREATE_STREAM_TABLES}; \
-         {}; {}; {}; {}; {}; \
+         {}; {}; {}; {}; {}; {IDENTIFY_ROWS}; \
          insert into pgspate.version values ({VERSION}, {SECRET}); commit",
         unlogged::CREATE_TABLES,
         member::CREATE_TABLES,

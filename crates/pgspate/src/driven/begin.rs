@@ -298,9 +298,12 @@ async fn read_table(client: &Client, table: &str) -> Result<TargetTable> {
     };
     target.check_is_user_schema()?;
     target.check_no_rule()?;
-    let reason = match (target.kind, target.commits_across_nodes) {
-        ('r' | 'p', false) => return Ok(target),
-        ('r' | 'p', true) => "its rows may be on several servers",
+    let reason = match target.kind {
+        'r' | 'p' if target.commits_across_nodes => "its rows may be on several servers",
+        'r' | 'p' if target.has_foreign_parts => {
+            "a partition is on another server, which commits for itself"
+        }
+        'r' | 'p' => return Ok(target),
         _ => "it is not a table",
     };
     let message = format!("{} cannot be written by a job with a driver: {reason}", target.sql_name);

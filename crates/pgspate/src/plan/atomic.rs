@@ -303,6 +303,8 @@ mod tests {
             commits_across_nodes: false,
             storage: TableStorage::Plain,
             unlogged: pgspate_target::UnloggedExtent::Nothing,
+            has_foreign_parts: false,
+            is_written_by_triggers: false,
             fingerprint: String::new(),
         }
     }

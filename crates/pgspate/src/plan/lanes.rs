@@ -18,7 +18,7 @@ pub(super) fn choose_lanes(
     if let Some(reason) = one_statement_reason(table, several_asked) {
         return (Lanes::Fixed(1), reason, true);
     }
-    if table.kind == 'f' {
+    if table.has_foreign_parts {
         let reason = "pgspate cannot see whether lanes wait for each other on the foreign server";
         return (Lanes::Fixed(1), reason.to_owned(), false);
     }

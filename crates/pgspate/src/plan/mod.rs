@@ -241,7 +241,7 @@ fn foreign_key_warning(key: &str) -> String {
 /// buffers before they are full.
 const BUFFERED_PARTITIONS_MAX: i64 = 32;
 
-/// Returns the warnings about triggers, defaults, foreign keys and partitions.
+/// Returns the warnings about triggers, defaults, foreign keys, partitions and foreign tables.
 fn warnings(table: &TargetTable, columns: &[PlannedColumn], request: &PlanRequest) -> Vec<String> {
     let mut warnings = Vec::new();
     let has_formats = !request.rows.date_formats.0.is_empty();
@@ -274,6 +274,13 @@ fn warnings(table: &TargetTable, columns: &[PlannedColumn], request: &PlanReques
             "the table has {count} partitions: rows that are not sorted by the partition key load \
              slower"
         ));
+    }
+    if table.has_foreign_parts {
+        warnings.push(
+            "a foreign server commits rows before the ledger does: if the connection is lost \
+             during a commit, rows may be written twice"
+                .to_owned(),
+        );
     }
     if table.row_security {
         warnings.push(

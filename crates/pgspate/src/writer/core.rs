@@ -72,6 +72,8 @@ pub(super) struct WriterCore {
     pruned: Mutex<Option<Instant>>,
     /// The session that reads what tables are.
     pub(super) facts: tokio::sync::Mutex<Option<Connection>>,
+    /// When the facts of a table could last not be read, because it was locked.
+    pub(super) locked_tables: Mutex<HashMap<String, Instant>>,
 }
 
 #[derive(Debug)]
@@ -121,6 +123,7 @@ impl WriterCore {
             ledger: OnceCell::new(),
             pruned: Mutex::new(None),
             facts: tokio::sync::Mutex::new(Some(connection)),
+            locked_tables: Mutex::new(HashMap::new()),
             dsn,
             value_settings,
             options,

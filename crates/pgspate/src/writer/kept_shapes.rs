@@ -1,8 +1,9 @@
 //! The shapes that a writer keeps, so that callers need not wait for the facts of their table.
 //!
-//! The statements of a shape prove that the columns have the types that the values were encoded
-//! for. So a shape may be kept although the table may change: the facts are read again beside the
-//! writes. Where the statements prove nothing, callers wait until the facts were read.
+//! The facts of a table that is written all the time are read again beside the writes, before they
+//! are old. A call after a pause finds old facts, and waits until they were read again: the table
+//! may have got a rule, or be unlogged. Types need not be that fresh: the statements prove that the
+//! columns have the types that the values were encoded for.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -24,8 +25,16 @@ use pgspate_target::session::ReconnectBackoff;
 
 /// The most shapes that are kept.
 const SHAPES_MAX: usize = 1000;
-/// How long the facts of a table are used before they are read again.
+/// How long the facts of a table are used.
 const FACTS_LIFETIME: Duration = Duration::from_secs(5);
+/// How old the facts are when a call has them read again beside the writes. That leaves time for
+/// waits for locks.
+const FACTS_RENEWAL: Duration = Duration::from_secs(3);
+/// How soon the facts are read again if that failed.
+const RENEWAL_PAUSE: Duration = Duration::from_millis(500);
+/// How long the facts of a table are not read again if the table was locked. Callers of other
+/// tables pass meanwhile.
+const LOCKED_PAUSE: Duration = Duration::from_secs(1);
 /// How soon the facts are read again if a value was refused.
 const RECHECK_PAUSE: Duration = Duration::from_millis(500);
 
@@ -33,8 +42,10 @@ const RECHECK_PAUSE: Duration = Duration::from_millis(500);
 #[derive(Debug, Clone)]
 pub(super) struct KeptShape {
     shape: Arc<InsertShape>,
-    /// When the table's facts were last read, or a task was asked to read them.
-    checked: Instant,
+    /// When the table's facts were last read.
+    read: Instant,
+    /// When a task was last asked to read them.
+    asked: Instant,
     /// When the facts were last read because a value was refused.
     refused: Option<Instant>,
 }
@@ -63,11 +74,12 @@ impl WriterCore {
         self: &Arc<WriterCore>,
         request: &InsertRequest,
     ) -> Option<Arc<InsertShape>> {
-        let KeptShape { shape, checked, .. } = self.shapes().get(request).cloned()?;
-        if checked.elapsed() > FACTS_LIFETIME {
-            if !shape.proves_types {
-                return None;
-            }
+        let KeptShape { shape, read, asked, .. } = self.shapes().get(request).cloned()?;
+        let age = read.elapsed();
+        if age > FACTS_LIFETIME {
+            return None;
+        }
+        if age > FACTS_RENEWAL && asked.elapsed() > RENEWAL_PAUSE {
             self.check_in_background(&shape);
         }
         Some(shape)
@@ -88,24 +100,46 @@ impl WriterCore {
             if let Some(shape) = self.kept_shape(request) {
                 return Ok(shape);
             }
+            let may_wait = || limit.is_zero() || began.elapsed() < limit;
+            if let Some(pause) = self.locked_pause(&request.table).filter(|_| may_wait()) {
+                drop(connection);
+                tokio::time::sleep(pause).await;
+                continue;
+            }
             match self.read_shape(&mut connection, request).await {
                 // Whoever asks for another table goes first.
-                Err(error)
-                    if is_lock_timeout(&error) && (limit.is_zero() || began.elapsed() < limit) => {}
+                Err(error) if is_lock_timeout(&error) && may_wait() => {}
                 shape => return shape,
             }
         }
     }
 
+    /// Returns how long the facts of a table are not to be read, because it was locked just now.
+    fn locked_pause(&self, table: &str) -> Option<Duration> {
+        let locked = self.locked_tables.lock().unwrap_or_else(PoisonError::into_inner);
+        LOCKED_PAUSE.checked_sub(locked.get(table)?.elapsed())
+    }
+
+    fn note_locked(&self, table: &str) {
+        let mut locked = self.locked_tables.lock().unwrap_or_else(PoisonError::into_inner);
+        locked.retain(|_, at| at.elapsed() < LOCKED_PAUSE);
+        locked.insert(table.to_owned(), Instant::now());
+    }
+
     /// Reads the table's facts again. If they have changed, the shape is outdated.
     fn check_in_background(self: &Arc<WriterCore>, shape: &Arc<InsertShape>) {
         if let Some(kept) = self.shapes().get_mut(&shape.request) {
-            kept.checked = Instant::now();
+            kept.asked = Instant::now();
         }
         let (core, shape) = (self.clone(), shape.clone());
         self.runtime.spawn(async move {
-            // It is checked again soon.
-            let Ok(mut connection) = core.facts.try_lock() else { return };
+            let mut connection = core.facts.lock().await;
+            // A caller may have read them meanwhile, and then needs them no more.
+            let read = core.shapes().get(&shape.request).map(|kept| kept.read);
+            let is_old = read.is_some_and(|read| read.elapsed() > FACTS_RENEWAL);
+            if !is_old || core.locked_pause(&shape.request.table).is_some() {
+                return;
+            }
             match core.read_shape(&mut connection, &shape.request).await {
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::Connect || is_lock_timeout(&error) => {}
@@ -171,16 +205,21 @@ impl WriterCore {
                     let Some(pause) = backoff.next_pause() else { return Err(error) };
                     tokio::time::sleep(pause).await;
                 }
-                Err(error) => return Err(error),
+                Err(error) => {
+                    if is_lock_timeout(&error) {
+                        self.note_locked(&request.table);
+                    }
+                    return Err(error);
+                }
             }
         };
         facts.table.check_is_user_schema()?;
         facts.table.check_no_rule_instead_of_insert()?;
-        let read = InsertShape::new(request.clone(), facts, self.options.shares_triggers)?;
+        let read = InsertShape::new(request.clone(), facts, &self.options)?;
         let mut shapes = self.shapes();
         if let Some(kept) = shapes.get_mut(request) {
             if kept.shape.is_like(&read) {
-                kept.checked = Instant::now();
+                kept.read = Instant::now();
                 return Ok(kept.shape.clone());
             }
             kept.shape.is_outdated.store(true, Ordering::Relaxed);
@@ -188,7 +227,8 @@ impl WriterCore {
             shapes.clear();
         }
         let shape = Arc::new(read);
-        let kept = KeptShape { shape: shape.clone(), checked: Instant::now(), refused: None };
+        let now = Instant::now();
+        let kept = KeptShape { shape: shape.clone(), read: now, asked: now, refused: None };
         shapes.insert(request.clone(), kept);
         Ok(shape)
     }

@@ -12,7 +12,7 @@ use super::shape::{InsertShape, StatementKind};
 use super::unit::{InsertOutcome, WriteUnit};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
-use pgspate_target::ledger::{RECORD_REQUEST, find_request, join_record_writers};
+use pgspate_target::ledger::{find_request, join_record_writers, record_written_request_sql};
 use pgspate_target::{
     COMMITS_WAIT, ServerRefusal, TypedParameter, TypedQuery, send_in_order, server_error,
     users_path_sql,
@@ -333,7 +333,8 @@ impl RecordSession {
                 let rows = outcome.rows.cast_signed();
                 let parameters: [&dyn TypedParameter; 4] =
                     [&key.key, &key.fingerprint, &rows, &outcome.returned];
-                client.run_statement(RECORD_REQUEST, &parameters).await.map_err(failed)?;
+                let record = record_written_request_sql(shape.keep_keys);
+                client.run_statement(&record, &parameters).await.map_err(failed)?;
             }
             Ok(outcome)
         };

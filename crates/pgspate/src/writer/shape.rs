@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use tokio_postgres::error::{DbError, SqlState};
 use tokio_postgres::types::{Kind, Type};
@@ -12,6 +13,7 @@ use crate::{Error, ErrorKind, Result, did_you_mean};
 use pgspate_target::ledger::record_request_sql;
 use pgspate_target::{PgType, SessionSettings, TargetTable, TypeKind, UnloggedExtent, quote_ident};
 
+use super::WriterOptions;
 use super::rows::EncodedRows;
 
 /// What an insert does if a row with the same key exists.
@@ -85,9 +87,8 @@ pub struct InsertShape {
     pub(super) commits_across_nodes: bool,
     /// Why a key could outlive the rows or the rows the key, if that may be.
     keys_obstacle: Option<&'static str>,
-    /// Whether the statements are refused if a column has another type than the values were encoded
-    /// for.
-    pub(super) proves_types: bool,
+    /// How long the keys of calls are kept.
+    pub(super) keep_keys: Duration,
     /// Whether the table was changed since the shape was made.
     pub(super) is_outdated: AtomicBool,
     /// The written columns in the table's order.
@@ -170,15 +171,14 @@ const ALIAS: &str = "pgspate_row";
 static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 
 impl InsertShape {
-    /// Checks a request against its table. `shares_triggers` says that the records of several calls
-    /// may share a statement although the table has triggers.
+    /// Checks a request against its table.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] if the table lacks a column, or a column is named twice.
     pub(super) fn new(
         request: InsertRequest,
         facts: ShapeFacts,
-        shares_triggers: bool,
+        options: &WriterOptions,
     ) -> Result<InsertShape> {
         let ShapeFacts { table, session, arrays, update_triggers, .. } = &facts;
         check_columns(&request, table)?;
@@ -211,7 +211,7 @@ impl InsertShape {
             set_insert: None,
             returned: returned_sql(&request, table),
             commits_across_nodes: table.commits_across_nodes,
-            proves_types,
+            keep_keys: options.keep_keys,
             keys_obstacle: find_keys_obstacle(table),
             is_outdated: AtomicBool::new(false),
             columns,
@@ -223,7 +223,7 @@ impl InsertShape {
         };
         shape.set_insert = row_obstacle.is_none().then_some(set_insert);
         shape.alone_reason = row_obstacle
-            .or_else(|| shape.find_alone_reason(table, update_triggers, shares_triggers));
+            .or_else(|| shape.find_alone_reason(table, update_triggers, options.shares_triggers));
         Ok(shape)
     }
 
@@ -351,7 +351,8 @@ impl InsertShape {
         if kind.records_key {
             let returned = self.returned.as_deref().unwrap_or("null::text");
             let key = self.columns.len() + 1;
-            return record_request_sql(&format!("{insert} returning {returned} as returned"), key);
+            let insert = format!("{insert} returning {returned} as returned");
+            return record_request_sql(&insert, key, self.keep_keys);
         }
         match &self.returned {
             Some(returned) => format!("{insert} returning {returned}"),
@@ -405,8 +406,11 @@ impl InsertShape {
 /// logged table of the server to which the client is connected.
 fn find_keys_obstacle(table: &TargetTable) -> Option<&'static str> {
     match table.unlogged {
-        UnloggedExtent::Nothing if table.commits_across_nodes || table.kind == 'f' => {
+        UnloggedExtent::Nothing if table.commits_across_nodes || table.has_foreign_parts => {
             Some("its rows are on another server, which commits for itself")
+        }
+        UnloggedExtent::Nothing if table.is_written_by_triggers => {
+            Some("it is a view whose triggers may write the rows into any table")
         }
         UnloggedExtent::Nothing => None,
         _ => Some("it is unlogged, so a crash of the server empties it"),
