@@ -1,7 +1,7 @@
 //! Imports Arrow data from PyCapsules: Python objects that hold a C pointer.
 //!
-//! The Arrow PyCapsule interface defines the type of a capsule's pointer by the name of the capsule.
-//! The import moves the data out of the capsule, so that the data is released once.
+//! The Arrow PyCapsule interface defines the type of a capsule's pointer by the capsule's name. The
+//! import moves the data out of the capsule, so that the data is released once.
 
 use arrow_array::ffi::{FFI_ArrowArray, from_ffi};
 use arrow_array::ffi_stream::{FFI_ArrowArrayStream, RecordBatchStreamReader};

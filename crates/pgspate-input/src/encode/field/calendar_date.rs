@@ -7,9 +7,9 @@ const YEARS_BEFORE: i32 = 4800;
 /// The number of the day 2000-01-01, if 1 March of the year -4800 is day 1.
 const EPOCH: i32 = 2_483_590;
 
-/// Returns the number of days from 2000-01-01 to a date, or `None` if the date does not exist. Years are astronomical:
-/// 0 is 1 BC. Callers pass years from -4712 to 294275. The server's types hold every day of these
-/// years.
+/// Returns the number of days from 2000-01-01 to a date, or `None` if the date does not exist.
+/// Years are astronomical: 0 is 1 BC. Callers pass years from -4712 to 294275. The server's types
+/// hold every day of these years.
 #[inline(always)]
 pub fn day_number(year: i32, month: u32, day: u32) -> Option<i32> {
     if month.wrapping_sub(1) > 11 || day.wrapping_sub(1) > 27 && !is_late_day(year, month, day) {
