@@ -131,7 +131,8 @@ fn a_lane_with_another_session_reads_times_as_before() {
         count(&case, waits.trim_start_matches("from ")) > 0
     });
     case.db.run(&format!(
-        "alter database \"{}\" set timezone = 'Asia/Tokyo'; select pg_terminate_backend(pid) {waits}",
+        "alter database \"{}\" set timezone = 'Asia/Tokyo'; \
+         select pg_terminate_backend(pid) {waits}",
         case.db.name()
     ));
     runtime.block_on(holder.batch_execute("rollback")).unwrap();

@@ -4,7 +4,7 @@
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
-use super::identity::{EmptyTable, JobIdentity, lock_key};
+use super::identity::{EmptyTable, JobIdentity, RowsIn, lock_key};
 use super::job::{JobId, ledger_error};
 use super::trust::LedgerSchema;
 use super::{lock, schema};
@@ -23,12 +23,12 @@ where j.table_oid = $1 and not {is_emptied}
 
 /// How a query runs that may be refused. The commands begin and end it. The end also releases the
 /// lock of the table.
-struct Attempt([&'static str; 2]);
+struct EmptyCheck([&'static str; 2]);
 
 /// The statements of one message are a transaction of their own.
-const ALONE: Attempt = Attempt(["", ""]);
-const IN_TRANSACTION: Attempt =
-    Attempt(["savepoint pgspate_empty; ", "rollback to pgspate_empty; release pgspate_empty"]);
+const ALONE: EmptyCheck = EmptyCheck(["", ""]);
+const IN_TRANSACTION: EmptyCheck =
+    EmptyCheck(["savepoint pgspate_empty; ", "rollback to pgspate_empty; release pgspate_empty"]);
 
 /// Returns whether the table is empty.
 ///
@@ -39,15 +39,14 @@ pub(super) async fn is_table_empty(client: &Client, identity: &JobIdentity) -> R
     ALONE.is_table_empty(client, identity).await
 }
 
-impl Attempt {
+impl EmptyCheck {
     async fn is_table_empty(&self, client: &Client, identity: &JobIdentity) -> Result<bool> {
-        let JobIdentity { table, table_oid, table_kind, lock_timeout_millis, .. } = identity;
+        let JobIdentity { table, table_oid, rows_in, lock_timeout_millis, .. } = identity;
         if identity.on_empty == EmptyTable::SaysNothing {
             return Ok(false);
         }
-        // Rows of tables that inherit from a table are not its own.
-        let only = if *table_kind == 'p' { "" } else { "only " };
-        let Attempt([begin, end]) = self;
+        let only = if *rows_in == RowsIn::Table { "only " } else { "" };
+        let EmptyCheck([begin, end]) = self;
         let sql = format!(
             "{begin}set local lock_timeout = {lock_timeout_millis}; \
              select not exists (select 1 from {only}{table}); {end}"
@@ -61,6 +60,9 @@ impl Attempt {
         match refusal.code() {
             // The load creates the table.
             Some(&SqlState::UNDEFINED_TABLE) => return Ok(true),
+            Some(&SqlState::INSUFFICIENT_PRIVILEGE) if *rows_in == RowsIn::OtherTables => {
+                return Ok(false);
+            }
             Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {}
             _ => {
                 let failed = server_error(format!("could not check whether {table} is empty"));
@@ -69,7 +71,7 @@ impl Attempt {
         }
         // This role may not read the table. The size is 0 after a TRUNCATE.
         let sql = format!(
-            "select '{table_kind}' <> 'f' and coalesce(sum(pg_relation_size(oid)), 0) = 0 \
+            "select coalesce(sum(pg_relation_size(oid)), 0) = 0 \
              from (select {table_oid}::oid union \
                    select relid from pg_partition_tree({table_oid}::oid::regclass)) part(oid)"
         );
@@ -101,8 +103,8 @@ fn jobs_with_rows_sql() -> String {
 /// table's jobs are opened. Jobs of roles that this role is not a member of stay as they are.
 ///
 /// # Errors
-/// Those of [`is_table_empty`]. [`ErrorKind::Server`](crate::ErrorKind::Server) if the ledger cannot
-/// be written.
+/// Those of [`is_table_empty`]. [`ErrorKind::Server`](crate::ErrorKind::Server) if the ledger
+/// cannot be written.
 pub(super) async fn forget_lost_rows(client: &Client, identity: &JobIdentity) -> Result<()> {
     let found = client.fetch_all(&jobs_with_rows_sql(), &[&identity.table_oid]).await;
     let found = found.map_err(ledger_error())?;

@@ -27,8 +27,8 @@ pub struct JobIdentity {
     pub table: String,
     /// The table's oid.
     pub table_oid: u32,
-    /// `pg_class.relkind` of the table.
-    pub table_kind: char,
+    /// Where the table's rows are.
+    pub rows_in: RowsIn,
     /// What it means that the table is empty.
     pub on_empty: EmptyTable,
     /// How long to wait for a lock of the table.
@@ -47,6 +47,17 @@ pub struct JobIdentity {
     pub unlogged: UnloggedExtent,
     /// The member of a fleet that loads the sources. Each generation loads them again.
     pub fleet: Option<FleetMember>,
+}
+
+/// Where the rows of a table are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RowsIn {
+    /// In the table itself. Rows of tables that inherit from it are not its own.
+    Table,
+    /// In its partitions.
+    Partitions,
+    /// In shards, in chunks, on another server, or beneath a view.
+    OtherTables,
 }
 
 /// What it means for earlier jobs that their table is empty.
@@ -318,7 +329,7 @@ mod tests {
             command: "load",
             table: "public.t".to_owned(),
             table_oid: 1,
-            table_kind: 'r',
+            rows_in: RowsIn::Table,
             on_empty: EmptyTable::LostRows,
             lock_timeout_millis: 0,
             sources: vec![source("/a.csv"), source("/b.csv")],

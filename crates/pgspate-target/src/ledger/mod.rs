@@ -64,7 +64,7 @@ pub use fleet_status::{
     FailedMember, FleetReport, SlowestMember, forget_fleet, list_fleets, read_fleet,
 };
 pub use forget::{forget_chunks_and_shadow, forget_unused_job};
-pub use identity::{EmptyTable, JobIdentity, digest_texts};
+pub use identity::{EmptyTable, JobIdentity, RowsIn, digest_texts};
 pub use job::{
     ChunkRecord, ChunkRecorder, JobId, JobRecord, OpenJob, WrittenChunks, finish_job,
     is_chunk_recorded, is_job_finished, is_refused_for_altered_table, is_refused_for_emptied_table,

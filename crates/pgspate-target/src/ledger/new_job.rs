@@ -199,9 +199,9 @@ mod tests {
     use super::*;
     use crate::UnloggedExtent;
     use crate::connect::{Dsn, Environment};
-    use crate::ledger::EmptyTable;
     use crate::ledger::known_files::KnownFiles;
     use crate::ledger::source_file::SourceFingerprint;
+    use crate::ledger::{EmptyTable, RowsIn};
 
     #[test]
     fn a_job_that_is_not_started_holds_no_lock() {
@@ -216,7 +216,7 @@ mod tests {
             command: "load",
             table: r#"public."it's \\ t""#.to_owned(),
             table_oid: 7,
-            table_kind: 'r',
+            rows_in: RowsIn::Table,
             on_empty: EmptyTable::LostRows,
             lock_timeout_millis: 0,
             sources: vec![source],

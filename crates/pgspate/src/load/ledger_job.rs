@@ -13,10 +13,10 @@ use crate::reading::SniffedInputs;
 use crate::source::Input;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::ledger::{
-    self, EmptyTable, FinishedJobs, JobIdentity, JobLookup, OpenOptions, OpenOutcome,
+    self, EmptyTable, FinishedJobs, JobIdentity, JobLookup, OpenOptions, OpenOutcome, RowsIn,
     SourceFingerprint,
 };
-use pgspate_target::{UnloggedExtent, server_error};
+use pgspate_target::{TableStorage, UnloggedExtent, server_error};
 
 /// Reads the state of each input. Blocks.
 pub(super) fn read_fingerprints(reading: &SniffedInputs) -> Result<Vec<SourceFingerprint>> {
@@ -65,6 +65,11 @@ impl Load {
             None => "load",
         };
         let has_row_triggers = table.triggers.iter().any(|trigger| trigger.for_each_row);
+        let rows_in = match (table.kind, table.storage) {
+            ('r', TableStorage::Plain) => RowsIn::Table,
+            ('p', TableStorage::Plain) => RowsIn::Partitions,
+            _ => RowsIn::OtherTables,
+        };
         let on_empty = match table.kind {
             'r' | 'p' | 'f' if has_row_triggers => EmptyTable::Unsure,
             'r' | 'p' | 'f' => EmptyTable::LostRows,
@@ -74,7 +79,7 @@ impl Load {
             command,
             table: plan.table.clone(),
             table_oid: table.oid,
-            table_kind: table.kind,
+            rows_in,
             on_empty,
             lock_timeout_millis: self.options.limits.lock_timeout_millis(),
             sources,
