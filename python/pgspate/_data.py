@@ -42,6 +42,10 @@ _IN_MEMORY_CLASSES = {
     "pandas": {"DataFrame"},
 }
 
+# Types of DuckDB whose values its Arrow data loses or writes in a form of its own. `varint` is the
+# earlier name of `bignum`.
+_LOSSY_TYPES = {"uhugeint", "time with time zone", "bit", "bignum", "varint"}
+
 
 def classify_data(
     data: Data, *, index: bool | None = None
@@ -77,6 +81,8 @@ def classify_data(
         raise UsageError("a Series has no columns", hint=hint)
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         _refuse_unreadable(data, name)
+        if name == "DuckDBPyRelation":
+            _refuse_lossy_types(data)
         if _is_in_memory_class("polars", data):
             data = _without_null_types(_without_unknown_types(data))
         is_in_memory = any(_is_in_memory_class(package, data) for package in _IN_MEMORY_CLASSES)
@@ -121,6 +127,31 @@ def _refuse_unreadable(data: Any, name: str) -> None:
             message = f'column "{field.name}" has the type {extension}, which cannot be loaded'
             hint = "Convert the column first, for example to its start, or to text."
             raise ConversionError(message, hint=hint, place={"column": field.name})
+
+
+def _refuse_lossy_types(relation: Any) -> None:
+    """Refuses columns of a relation of DuckDB whose values its Arrow data does not have.
+
+    Numbers have lost bits there, times have lost their zone, and bits and long numbers are bytes
+    of a form of DuckDB's own.
+    """
+    for name, dtype in zip(relation.columns, relation.types):
+        lossy = _lossy_type(dtype)
+        if lossy is not None:
+            message = f'column "{name}" has the type {lossy}, which Arrow data of DuckDB changes'
+            hint = f'Cast the column in the query: `"{name}"::varchar`.'
+            raise ConversionError(message, hint=hint, place={"column": name})
+
+
+def _lossy_type(dtype: Any) -> str | None:
+    """Returns the name of a lossy type of DuckDB, if the type is one or contains one."""
+    if dtype.id in _LOSSY_TYPES:
+        return str(dtype)
+    if dtype.id not in ("list", "array", "struct", "map", "union"):
+        return None
+    # The children of an array have its size among them.
+    inner = [child for _, child in dtype.children if hasattr(child, "id")]
+    return next((lossy for lossy in map(_lossy_type, inner) if lossy is not None), None)
 
 
 def _is_open_file(data: object) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from typing import Any, Protocol, Union
 
@@ -113,12 +113,14 @@ def _refuse_transaction(is_open: bool) -> None:
 
 
 def _url_of_sqlalchemy(url: Any) -> str:
-    """Returns a URL of SQLAlchemy, which names a driver, as a URL of libpq."""
+    """Returns a URL of SQLAlchemy, whose driver does not matter to pgspate."""
     backend = url.get_backend_name()
     if backend not in ("postgresql", "postgres"):
         hint = "Give an engine of a PostgreSQL server."
         raise UsageError(f"the engine is of {backend}, not of PostgreSQL", hint=hint)
-    return str(url.set(drivername="postgresql").render_as_string(hide_password=False))
+    # A URL that names a driver may have parameters of SQLAlchemy.
+    drivername = "postgresql+psycopg2" if url.query else "postgresql"
+    return str(url.set(drivername=drivername).render_as_string(hide_password=False))
 
 
 def session_of(bind: Any) -> Any:
@@ -143,18 +145,33 @@ def refuse_uncommitted(connection: Any) -> None:
         raise UsageError(message, hint=_TRANSACTION_HINT)
 
 
-def conninfo_of_connection(connection: Any) -> str:
+def conninfo_of_connection(connection: Any, *, without_settings: bool = False) -> str:
     """Returns the connection string of a connection of SQLAlchemy, with its settings.
 
-    Raises `UsageError` if the driver does not show where the connection leads.
+    Raises `UsageError` if the driver does not show where the connection leads. `without_settings`:
+    the role and the search path do not matter, so the URL of the engine is enough.
     """
     engine = connection.engine
     if engine.url.get_backend_name() in ("postgresql", "postgres"):
         driver_connection = connection.connection.driver_connection
         if _is_psycopg(driver_connection):
             return _conninfo_of_psycopg(driver_connection)
+        if without_settings:
+            return url_of_place(engine)
         message = f"{engine.dialect.driver} does not show the role and the search path of a "
         raise UsageError(message + "connection that is open", hint=_DSN_HINT)
+    return _url_of_sqlalchemy(engine.url)
+
+
+def url_of_place(engine: Any) -> str:
+    """Returns the URL of the database of an engine's connections, without their settings.
+
+    Raises `UsageError` if the engine may connect elsewhere than its URL says.
+    """
+    if not _is_like_url(engine, ignored={"server_settings"}):
+        _refuse_unlike_url(engine)
+    if not all(map(_is_of_sqlalchemy, engine.dialect.dispatch.do_connect)):
+        _refuse_listeners(engine)
     return _url_of_sqlalchemy(engine.url)
 
 
@@ -232,14 +249,19 @@ def _creator_parameters(engine: Any) -> dict[str, Any] | None:
     return parameters
 
 
-def _is_like_url(engine: Any) -> bool:
-    """Returns whether the engine connects by the parameters of its URL alone."""
+def _is_like_url(engine: Any, *, ignored: Set[str] = frozenset()) -> bool:
+    """Returns whether the engine connects by the parameters of its URL alone.
+
+    `ignored` are parameters of asyncpg that do not matter to the caller.
+    """
     made = _creator_parameters(engine)
     if made is None:
         return False
     url = engine.dialect.create_connect_args(engine.url)[1]
-    ignored = _ASYNCPG_PARAMETERS if engine.dialect.driver == "asyncpg" else set()
-    return all(made.get(name) == url.get(name) for name in {*made, *url} - ignored)
+    names = {*made, *url}
+    if engine.dialect.driver == "asyncpg":
+        names -= _ASYNCPG_PARAMETERS | ignored
+    return all(made.get(name) == url.get(name) for name in names)
 
 
 def _refuse_unlike_url(engine: Any) -> None:

@@ -48,7 +48,8 @@ class WriterReport(Report):
     """What a writer has done so far, and what it does now.
 
     Attributes:
-        rows: Rows written, or updated on conflict.
+        rows: Rows written, or updated on conflict. A repeated call with an idempotency key adds
+            none.
         refused: Calls that the server refused.
         unknown: Calls whose outcome is unknown, because the connection was lost.
         sets: Statements that wrote the records of several calls, by the number of records: at most

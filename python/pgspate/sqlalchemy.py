@@ -64,6 +64,7 @@ from ._target import (
     refuse_listeners_of_session,
     refuse_uncommitted,
     session_of,
+    url_of_place,
 )
 
 if TYPE_CHECKING:
@@ -106,8 +107,9 @@ def load(
 
     A foreign key gets the key of the object to which its relationship leads. With ``within=``, a
     list of objects is saved with all new objects that their relationships lead to: parents first.
-    Keys that the server generates are set on the objects. Without ``within=``, such an object is an
-    error. A many-to-many relationship is always an error.
+    Keys that the server generates are set on objects to which other objects refer, and on no
+    others. Without ``within=``, such an object is an error. A many-to-many relationship is always
+    an error.
 
     Args:
         bind: A session, a connection or an engine of the target server. pgspate's connections have
@@ -349,7 +351,9 @@ def _target_and_table(
     """Returns the target of a session, connection or engine, and the table's name in SQL.
 
     The target has the role and the search path of a connection that is open. Unless the rows are
-    written within its transaction (`is_within`), the transaction may have no changes.
+    written within its transaction (`is_within`), the transaction may have no changes. With
+    `is_within`, a driver that does not show them gives the place alone: the caller knows the table
+    by its qualified name and oid.
     """
     session = session_of(bind)
     bind = session
@@ -371,10 +375,11 @@ def _target_and_table(
         else:
             refuse_listeners_of_session(session)
     if not is_open:
-        return engine, name
+        is_asyncpg = engine.dialect.driver == "asyncpg"
+        return (url_of_place(engine) if is_within and is_asyncpg else engine), name
     if not is_within:
         refuse_uncommitted(bind)
-    return conninfo_of_connection(bind), name
+    return conninfo_of_connection(bind, without_settings=is_within), name
 
 
 class _ModelTable:

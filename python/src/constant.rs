@@ -101,11 +101,22 @@ impl WrittenConstant {
 /// Returns the kinds of columns. `Other` is the first one.
 fn targets() -> Vec<TextTarget> {
     use TextTarget::{
-        Array, Bytes, DateOrTime, Float, Integer, Json, Other, Range, Text, Timestamp, Timestamptz,
-        Vector,
+        Array, Bytes, DateOrTime, Float, Hstore, Integer, Json, Other, Range, Text, Timestamp,
+        Timestamptz, Vector,
     };
-    let mut found =
-        vec![Other, Text, Integer, Float, Bytes, Json, DateOrTime, Timestamp, Timestamptz, Vector];
+    let mut found = vec![
+        Other,
+        Text,
+        Integer,
+        Float,
+        Bytes,
+        Json,
+        DateOrTime,
+        Timestamp,
+        Timestamptz,
+        Vector,
+        Hstore,
+    ];
     let ranges: Vec<_> = found.iter().cloned().map(|bound| Range(Box::new(bound))).collect();
     found.extend(ranges);
     let arrays: Vec<_> = found.iter().cloned().map(|it| Array(Box::new(it), ',')).collect();

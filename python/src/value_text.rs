@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 
 use pgspate::encode::arrow::text::write_hex;
 use pgspate::encode::arrow::write_float8;
+use pgspate::json::append_hstore;
 use pgspate::target::{PgType, TypeKind};
 use pgspate::{Error, ErrorKind};
 use pyo3::exceptions::{PyRecursionError, PyTypeError, PyUnicodeEncodeError, PyValueError};
@@ -47,6 +48,8 @@ pub(crate) enum TextTarget {
     Array(Box<TextTarget>, char),
     /// The types vector and halfvec of pgvector.
     Vector,
+    /// hstore.
+    Hstore,
     /// text, varchar and char.
     Text,
     /// All other types.
@@ -68,6 +71,9 @@ impl TextTarget {
         }
         if ["vector", "halfvec"].iter().any(|name| base.name.starts_with(name)) {
             return TextTarget::Vector;
+        }
+        if base.is_hstore() {
+            return TextTarget::Hstore;
         }
         if base.kind != TypeKind::Base {
             return TextTarget::Other;
@@ -131,7 +137,8 @@ impl ValueTextWriter {
             ValueClass::Uuid => write_uuid(value, out)?,
             ValueClass::Bytes => write_bytes(value, to, out)?,
             ValueClass::Dict if *to == TextTarget::Json => self.write_json(value, out)?,
-            ValueClass::Dict => return Err(wrong_column_fault("a dict", "json or jsonb")),
+            ValueClass::Dict if *to == TextTarget::Hstore => self.write_hstore(value, out)?,
+            ValueClass::Dict => return Err(wrong_column_fault("a dict", "json, jsonb or hstore")),
             ValueClass::List => self.write_list(value, to, out)?,
             ValueClass::EnumName => {
                 let name = value.getattr(intern!(value.py(), "name"))?;
@@ -211,6 +218,18 @@ impl ValueTextWriter {
 
     fn write_json(&mut self, value: &Bound<'_, PyAny>, out: &mut String) -> Result<(), RowFault> {
         push_json(value, self.classes.encode_json(value), out)
+    }
+
+    /// Writes a dict as its JSON would be written for hstore.
+    fn write_hstore(&mut self, value: &Bound<'_, PyAny>, out: &mut String) -> Result<(), RowFault> {
+        let (mut json, mut text) = (String::new(), Vec::new());
+        self.write_json(value, &mut json)?;
+        if append_hstore(json.as_bytes(), &mut text).is_err() {
+            let message = "the value has a character that PostgreSQL's text cannot hold";
+            return Err(RowFault::Value(Error::new(ErrorKind::Type, message)));
+        }
+        out.push_str(&String::from_utf8_lossy(&text));
+        Ok(())
     }
 
     fn write_list(

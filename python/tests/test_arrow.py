@@ -237,6 +237,37 @@ def test_columns_of_polars_integers_of_128_bits_are_refused(dsn):
         assert refused.value.place.column == "b" and "Decimal(38, 0)" in refused.value.hint
 
 
+@pytest.mark.parametrize("ty", ["timestamp", "timestamptz", "date", "timestamp[]"])
+@pytest.mark.parametrize("zone", [None, "UTC"])
+def test_the_largest_timestamp_is_no_time(db, dsn, ty, zone):
+    """DuckDB exports `infinity` as this number. PostgreSQL could store it as a time."""
+    def table(value):
+        values = pa.array([value], pa.timestamp("us", zone))
+        return pa.table({"x": pa.array([[value]], pa.list_(values.type)) if "[]" in ty else values})
+
+    db.execute(f"create table t (x {ty})")
+    with pytest.raises(pgspate.ServerError, match="out of range"):
+        pgspate.load(table(2**63 - 1), "t", to=dsn)
+    pgspate.load(table(2**63 - 2), "t", to=dsn)
+    assert "294247-01-10" in db.execute("select x::text from t").fetchone()[0]
+
+
+def test_files_of_other_columns_are_refused_with_the_difference(dsn, tmp_path):
+    import pyarrow.parquet
+
+    first, second = str(tmp_path / "1.parquet"), str(tmp_path / "2.parquet")
+    pyarrow.parquet.write_table(pa.table({"a": [1], "b": ["x"]}), first)
+    for other, message in [
+        ({"a": ["1"], "b": ["x"]}, 'column "a" has type Utf8View, not Int64'),
+        ({"a": [1], "b": ["x"], "c": [1]}, 'column "c" is not among them'),
+        ({"a": [1]}, 'column "b" is missing'),
+    ]:
+        pyarrow.parquet.write_table(pa.table(other), second)
+        with pytest.raises(pgspate.Error) as refused:
+            pgspate.load([first, second], "t", create=True, to=dsn)
+        assert message in str(refused.value)
+
+
 def test_a_table_with_two_columns_of_one_name_is_not_created(dsn):
     table = pa.table([pa.array([1]), pa.array([2])], names=["a", "a"])
     with pytest.raises(pgspate.UsageError, match='the input has two columns "a"') as refused:

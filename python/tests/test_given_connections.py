@@ -291,6 +291,50 @@ def test_open_connections_of_asyncpg_are_refused(dsn, places):
     assert places() == (1, 0)
 
 
+def test_a_sync_within_needs_no_settings_of_asyncpg(dsn, db, places):
+    db.execute("alter table public.things add primary key (id)")
+    given = parameters(dsn)
+    password = open(given["passfile"]).read().strip().rpartition(":")[2]
+    url = sa.URL.create(
+        "postgresql+asyncpg", "postgres", password, None, None, given["dbname"],
+        query={"host": given["host"], "port": given["port"]},
+    )  # fmt: skip
+
+    def sync(session):
+        return pgspate.sqlalchemy.sync(session, Thing, ROWS, scope="all", within=session)
+
+    async def run(is_open, **options):
+        engine = create_async_engine(url, connect_args=options)
+        async with AsyncSession(engine) as session:
+            if is_open:
+                await session.execute(sa.text("select 1"))
+            report = await session.run_sync(sync)
+            await session.commit()
+        await engine.dispose()
+        return report.inserted
+
+    settings = {"application_name": "mine", "search_path": "public"}
+    assert asyncio.run(run(False, server_settings=settings)) == 1
+    assert asyncio.run(run(True, server_settings=settings)) == 0
+    with pytest.raises(pgspate.UsageError, match="`connect_args`"):
+        asyncio.run(run(False, database="postgres"))
+    assert places() == (1, 0)
+
+
+def test_urls_of_sqlalchemy_may_have_parameters_of_its_dialects(dsn, places):
+    given = parameters(dsn)
+    password = open(given["passfile"]).read().strip().rpartition(":")[2]
+    place = {"host": given["host"], "port": given["port"]}
+    url = sa.URL.create(
+        "postgresql+asyncpg", "postgres", password, None, None, given["dbname"],
+        query={**place, "prepared_statement_cache_size": "0"},
+    )  # fmt: skip
+    pgspate.load(ROWS, "things", to=url.render_as_string(hide_password=False))
+    pgspate.load(ROWS, "things", to=url)
+    pgspate.load(ROWS, "things", to=create_async_engine(url))
+    assert places() == (3, 0)
+
+
 @pytest.mark.parametrize("module", [psycopg, psycopg2])
 def test_the_styles_of_a_connection_are_followed(dsn, db, module):
     db.execute("create table stamps (at timestamptz, day date)")

@@ -55,6 +55,16 @@ def test_later_values_keep_their_content(db, dsn, first, later, kind, text):
     assert (refused.value.place.column, refused.value.place.row) == ("a", 5001)
 
 
+@pytest.mark.parametrize("form", ["list", "generator", "frame"])
+def test_a_later_element_of_an_array_has_a_hint(dsn, form):
+    rows = [{"a": [1]}] * 3000 + [{"a": [1.5]}]
+    if form == "frame":
+        rows = pytest.importorskip("pandas").DataFrame(rows)
+    with pytest.raises(pgspate.Error, match="guessed from the first rows") as refused:
+        pgspate.load(iter(rows) if form == "generator" else rows, "t", create=True, to=dsn)
+    assert '`types={"a": "numeric[]"}`' in refused.value.hint
+
+
 def test_values_of_the_guessed_type_stay(db, dsn):
     local_mean_time = timezone(timedelta(minutes=53, seconds=28))
     at = datetime(1850, 1, 1, tzinfo=local_mean_time)

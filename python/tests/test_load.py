@@ -127,7 +127,7 @@ def test_rejected_rows_are_written_to_a_file(db, dsn, tmp_path):
         ([(1, 2)], 'the input has 2 fields, but "t" has 1 column'),
         ([1], "a row of class int has no columns"),
         ([(b"x",)], "which only a column of type bytea takes"),
-        ([({},)], "which only a column of type json or jsonb takes"),
+        ([({},)], "which only a column of type json, jsonb or hstore takes"),
         ([([],)], "which only a column of type array, json or jsonb takes"),
         ([(object(),)], "a value of class object has no counterpart"),
         ([{"a": 1}, {2: 1}], "row 2 has a key of class int, and no name"),
@@ -243,3 +243,24 @@ def test_no_rows_replace_rows_only_if_allowed(db, dsn):
     assert db.execute("select count(*) from t").fetchone() == (1,)
     pgspate.load([], "t", columns=["id"], replace=True, allow_empty=True, to=dsn)
     assert db.execute("select count(*) from t").fetchone() == (0,)
+
+
+def test_dicts_are_hstore_in_columns_of_this_type(db, dsn):
+    available = db.execute("select from pg_available_extensions where name = 'hstore'")
+    if available.fetchone() is None:
+        pytest.skip("the server has no hstore")
+    db.execute("create schema ext; create extension hstore schema ext")
+    db.execute("create table t (id int primary key, h ext.hstore)")
+    value = {"a": "1", 'b"': None, "c\\": 2, "d": True}
+    stored = {"a": "1", 'b"': None, "c\\": "2", "d": "true"}
+
+    def found():
+        return [row[0] for row in db.execute("select ext.hstore_to_json(h) from t order by id")]
+
+    pgspate.load([{"id": 1, "h": value}], "t", to=dsn)
+    with pgspate.Writer("t", to=dsn) as writer:
+        writer.insert({"id": 2, "h": value})
+    pgspate.apply([{"op": "insert", "table": "t", "row": {"id": 3, "h": value}}], to=dsn)
+    assert found() == [stored] * 3
+    pgspate.load([{"id": 4, "h": '"a"=>"b"'}], "t", to=dsn)
+    assert found()[-1] == {"a": "b"}

@@ -125,7 +125,7 @@ fn render_stream(
     }
     if let Some((table, rows)) = &progress.copying {
         parts.push(LinePart::new(2, format!("copying {table}")));
-        parts.push(LinePart::new(1, format!("{} rows", short(*rows))));
+        parts.push(LinePart::new(1, short_counted(*rows, "row")));
         return parts;
     }
     let lag = match &progress.lag {
@@ -134,7 +134,7 @@ fn render_stream(
         Some(lag) if lag.bytes == 0 && lag.messages.is_none_or(|it| it == 0) => "no lag".to_owned(),
         Some(lag) => {
             let behind = match lag.messages {
-                Some(messages) => format!("{} messages", short(messages)),
+                Some(messages) => short_counted(messages, "message"),
                 None => bytes(lag.bytes),
             };
             format!("{behind} behind, {}", seconds(lag.seconds))
@@ -145,7 +145,7 @@ fn render_stream(
         number => format!("{} set aside", short(number)),
     };
     parts.extend([
-        LinePart::new(3, format!("{} events", short(progress.events))),
+        LinePart::new(3, short_counted(progress.events, "event")),
         LinePart::new(5, bytes(progress.bytes)),
         LinePart::new(4, format!("{}/s", short(events_per_second as u64))),
         LinePart::new(6, format!("batches of {}", short(progress.batch_events))),
@@ -153,6 +153,12 @@ fn render_stream(
         LinePart::new(1, letters),
     ]);
     parts
+}
+
+/// Formats a count and its noun: `1 event`, `1.23M events`.
+fn short_counted(count: u64, noun: &str) -> String {
+    let s = if count == 1 { "" } else { "s" };
+    format!("{} {noun}{s}", short(count))
 }
 
 /// The smoothed rates: bytes (or events) a second, and stored bytes a second.

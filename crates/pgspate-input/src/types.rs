@@ -38,6 +38,13 @@ impl PgType {
             _ => self,
         }
     }
+
+    /// Returns whether the type is hstore, or a domain over it. The oid of an extension's type
+    /// differs between databases, and its schema may be any.
+    pub fn is_hstore(&self) -> bool {
+        let base = self.base();
+        base.kind == TypeKind::Base && base.name.rsplit('.').next() == Some("hstore")
+    }
 }
 
 /// The settings of a session on which the server's input functions depend.

@@ -13,7 +13,7 @@ use pgspate_input::encode::field::FieldEncoder;
 use pgspate_input::format::json::JsonEncoder;
 use pgspate_input::format::keyed::{KeyedColumn, KeyedOptions};
 use pgspate_input::format::{Chunk, ChunkData, ChunkEncoder, EncodeMode, is_row_error};
-use pgspate_input::types::SessionSettings;
+use pgspate_input::types::{PgType, SessionSettings, TypeKind};
 use proptest::prelude::*;
 use serde_json::Value;
 
@@ -58,6 +58,24 @@ fn values_keep_the_text_of_the_input() {
     assert_eq!(encode_rows(r#"{"name":{"a":[1]},"doc":"s"}"#), "\\N\t{\"a\":[1]}\t\"s\"\t\\N\n");
     assert_eq!(encode_rows(r#"{"name":"\\N","doc":null}"#), "\\N\t\\\\N\t\\N\t\\N\n");
     assert_eq!(encode_rows("{}"), "\\N\t\\N\t\\N\t\\N\n");
+}
+
+/// The schema of the extension may be any.
+#[test]
+fn an_object_is_hstore_in_an_hstore_column() {
+    for name in ["hstore", "public.hstore"] {
+        let domain = PgType {
+            oid: 99_999,
+            name: "public.labels".into(),
+            typmod: -1,
+            kind: TypeKind::Domain(Box::new(base(88_888, name))),
+        };
+        let table = options(vec![("h", base(88_888, name)), ("d", domain)]);
+        let json = r#"{"h":{"a":"1","b":null},"d":{"c":2}}
+{"h":"x=>y","d":{}}"#;
+        let expected = "\"a\"=>\"1\", \"b\"=>NULL\t\"c\"=>\"2\"\nx=>y\t\n";
+        assert_eq!(rows(json.as_bytes(), 1 << 20, &table).unwrap(), expected);
+    }
 }
 
 #[test]

@@ -35,5 +35,5 @@ pub mod sync;
 pub mod writer;
 
 pub use pgspate_base::{Error, ErrorKind, InputPlace, Result, did_you_mean, file, numbers};
-pub use pgspate_input::{encode, format, source};
+pub use pgspate_input::{encode, format, json, source};
 pub use pgspate_target::{self as target, ledger, measure, session};

@@ -367,14 +367,14 @@ fn dates() {
 #[test]
 fn timestamps() {
     let db = Database::new();
-    let micros = vec![0, 1, -1, 253_402_300_799_999_999, -62_135_596_800_000_000, i64::MAX];
+    let micros = vec![0, 1, -1, 253_402_300_799_999_999, -62_135_596_800_000_000, i64::MAX - 1];
     let texts = [
         "1970-01-01 00:00:00",
         "1970-01-01 00:00:00.000001",
         "1969-12-31 23:59:59.999999",
         "9999-12-31 23:59:59.999999",
         "0001-01-01",
-        "294247-01-10 04:00:54.775807",
+        "294247-01-10 04:00:54.775806",
     ];
     for sql in ["timestamp", "timestamptz", "timestamp(3)", "date"] {
         let naive = TimestampMicrosecondArray::from(micros.clone());
@@ -389,6 +389,12 @@ fn timestamps() {
         "timestamp",
         "22008",
     );
+    // DuckDB exports `infinity` as this number.
+    let infinite = TimestampMicrosecondArray::from(vec![i64::MAX]);
+    for sql in ["timestamp", "timestamptz", "date"] {
+        assert_refused(&db, infinite.clone(), sql, "22008");
+        assert_refused(&db, infinite.clone().with_timezone("UTC"), sql, "22008");
+    }
     assert_refused(
         &db,
         TimestampSecondArray::from(vec![i64::MAX, i64::MIN]),

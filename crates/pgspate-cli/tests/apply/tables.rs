@@ -279,6 +279,28 @@ fn tables_are_mapped_selected_and_reported_as_missing() {
     ");
 }
 
+/// Events that are left out count as applied. So the corrected command would apply nothing.
+#[test]
+fn a_misspelt_name_of_tables_is_refused_before_the_first_event() {
+    let case = LoadCase::new("create table orders (id int primary key)");
+    let events = "{\"op\":\"insert\",\"table\":\"orders\",\"row\":{\"id\":1}}\n";
+    case.put("s.ndjson", events);
+    assert_snapshot!(apply(&case, "s.ndjson --quiet --tables odrers").refusal(), @"
+    error: relation odrers does not exist
+
+    hint: Did you mean table orders? `--tables` names tables as the stream does, and
+          … `--map` leads them to tables of the target. Events of other tables are left out
+          … and count as applied.
+    ");
+    let said = apply(&case, "s.ndjson --quiet --plan --tables shop.*").refusal();
+    assert!(said.contains("no table of the target matches \"shop.*\""), "{said}");
+    let mapped = "s.ndjson --quiet --tables shop.* --map shop.*=pubic.*";
+    let said = apply(&case, mapped).refusal();
+    assert!(said.contains("no table of the target matches \"shop.*\""), "{said}");
+    assert_eq!(case.value("select to_regclass('pgspate.stream') is null"), "t");
+    assert_eq!(counts(&apply_and_report(&case, events, "--tables orders")), [1, 0, 0, 0]);
+}
+
 /// Two texts may be equal under their collation and still have different bytes.
 #[test]
 fn a_change_of_letter_case_is_applied_under_any_collation() {

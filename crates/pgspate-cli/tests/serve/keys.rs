@@ -26,6 +26,7 @@ fn a_request_with_a_known_key_gets_the_first_answer() {
     let tables = stats["tables"].as_array().unwrap();
     let note = tables.iter().find(|it| it["table"] == "public.note").unwrap();
     assert_eq!(note["rows"], 2, "repeated requests write nothing");
+    assert_eq!(stats["writer"]["rows"], 2, "{stats}");
     for invalid in ["", "\"\"", &"k".repeat(300)] {
         let refused = send(invalid, r#"{"text":"c"}"#);
         assert_eq!(refused.status, 400, "{invalid}: {refused:?}");

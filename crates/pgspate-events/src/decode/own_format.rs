@@ -15,7 +15,7 @@ use crate::log::{EventLog, LoggedEvent, LoggedValue};
 use crate::{Error, ErrorKind, Result};
 use pgspate_input::json::{ArrayLiteralStyle, JsonKind, JsonSyntaxError, UnsupportedEscape};
 use pgspate_input::json::{
-    append_array_literal, key_end, skip_space, string_end, unescape, value_end,
+    append_array_literal, append_hstore, key_end, skip_space, string_end, unescape, value_end,
 };
 
 /// The most tables, and the most lists of columns, that are kept. When one more is added, all
@@ -59,8 +59,8 @@ struct EventParts<'a> {
     end: Option<bool>,
     /// Columns of the new row whose value the source did not send.
     unchanged: Vec<Box<str>>,
-    /// The values that are JSON arrays: the row, and the column's index.
-    arrays: Vec<(usize, usize)>,
+    /// The values that are JSON arrays or objects: the row, and the column's index.
+    nested: Vec<(usize, usize)>,
 }
 
 impl Decode for OwnFormat {
@@ -156,7 +156,7 @@ impl OwnFormat {
         if let Some(nth) = row
             && data.get(begin) == Some(&b'{')
         {
-            let (row, end) = self.row(data, begin, nth, &mut parts.arrays)?;
+            let (row, end) = self.row(data, begin, nth, &mut parts.nested)?;
             parts.rows[nth] = Some(row);
             return Ok(end);
         }
@@ -209,7 +209,7 @@ impl OwnFormat {
         data: &[u8],
         start: usize,
         nth: usize,
-        arrays: &mut Vec<(usize, usize)>,
+        nested: &mut Vec<(usize, usize)>,
     ) -> Result<(EventRow, usize), JsonSyntaxError> {
         let expected = self.columns.last[nth].as_ref().map_or(4, |(_, names)| names.len());
         let mut values = Vec::with_capacity(expected);
@@ -235,8 +235,8 @@ impl OwnFormat {
                     match kind {
                         JsonKind::Null => values.push(EventValue::Null),
                         kind => {
-                            if kind == JsonKind::Array {
-                                arrays.push((nth, values.len()));
+                            if matches!(kind, JsonKind::Array | JsonKind::Object) {
+                                nested.push((nth, values.len()));
                             }
                             values.push(EventValue::Text(text(&data[begin..close])));
                         }
@@ -388,21 +388,26 @@ fn unescaped(inside: &[u8], at: usize) -> Result<Box<str>, JsonSyntaxError> {
     Ok(text(&out))
 }
 
-/// Turns JSON arrays into array literals, for columns of array types. Other columns keep the JSON.
+/// Turns JSON arrays into array literals, for columns of array types, and objects into hstore.
+/// Other columns keep the JSON.
 fn as_literals(parts: &mut EventParts<'_>, table: &SourceTable, types: &dyn TargetTypes) {
-    for (nth, at) in std::mem::take(&mut parts.arrays) {
+    for (nth, at) in std::mem::take(&mut parts.nested) {
         let Some(row) = &mut parts.rows[nth] else { continue };
+        let EventValue::Text(json) = &row.values[at] else { continue };
         let Some(typname) = types.type_of(table, &row.columns[at]) else { continue };
-        let (Some(element), EventValue::Text(json)) = (typname.strip_prefix('_'), &row.values[at])
-        else {
-            continue;
-        };
-        let shape = ArrayLiteralStyle {
-            delimiter: if element == "box" { b';' } else { b',' },
-            json: matches!(element, "json" | "jsonb"),
-        };
         let mut out = Vec::new();
-        if append_array_literal(json.as_bytes(), shape, &mut out).is_ok() {
+        let written = match (typname.strip_prefix('_'), json.starts_with('[')) {
+            (Some(element), true) => {
+                let shape = ArrayLiteralStyle {
+                    delimiter: if element == "box" { b';' } else { b',' },
+                    json: matches!(element, "json" | "jsonb"),
+                };
+                append_array_literal(json.as_bytes(), shape, &mut out)
+            }
+            (None, false) if &*typname == "hstore" => append_hstore(json.as_bytes(), &mut out),
+            _ => continue,
+        };
+        if written.is_ok() {
             row.values[at] = EventValue::Text(text(&out));
         }
     }

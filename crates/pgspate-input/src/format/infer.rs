@@ -8,7 +8,8 @@
 //!   makes the column `text`.
 //! - Decimals are `numeric`, which is exact. In exponent notation, or with the 16 or 17 significant
 //!   digits of a printed double, they are `double precision`. With other digits they are `numeric`.
-//! - `true`, `false`, `t` and `f` are `boolean`; 0 and 1 are not.
+//! - `true` and `false` in any case are `boolean`, and so are `t` and `f`, as PostgreSQL prints
+//!   them. 0 and 1 are not. `T` and `F` are `text`, because they are codes more often.
 //! - ISO dates and times are `date`, `time`, `timestamp`, and with an offset `timestamptz`. Digits
 //!   below a microsecond make the column `text`.
 //! - UUIDs are `uuid`; JSON objects and arrays are `jsonb`. All other columns, and columns without
@@ -463,7 +464,7 @@ fn classify_json(kind: JsonKind, raw: &[u8]) -> InferredClass {
 
 fn boolean_or_uuid(text: &[u8]) -> InferredClass {
     let is = |word: &str| text.eq_ignore_ascii_case(word.as_bytes());
-    if is("true") || is("false") || is("t") || is("f") {
+    if is("true") || is("false") || matches!(text, b"t" | b"f") {
         InferredClass::Boolean
     } else if is_uuid(text) {
         InferredClass::Uuid

@@ -56,7 +56,9 @@ fn numbers_get_a_type_that_loses_no_digit() {
 fn booleans_times_uuids_and_json_are_detected() {
     use ColumnType::*;
     for (values, ty) in [
-        (&["true", "F", ""][..], Boolean),
+        (&["TRUE", "False", "f", "t", ""][..], Boolean),
+        (&["F", "F"], Text),
+        (&["t", "T"], Text),
         (&["f", "m"], Text),
         (&["yes", "no"], Text),
         (&["2024-02-29"], Date),

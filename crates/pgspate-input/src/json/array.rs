@@ -106,7 +106,7 @@ fn append_item(
 }
 
 /// Appends an item in double quotes.
-fn append_quoted(text: &[u8], out: &mut Vec<u8>) {
+pub(super) fn append_quoted(text: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
     for &byte in text {
         if matches!(byte, b'"' | b'\\') {

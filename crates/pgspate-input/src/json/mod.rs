@@ -4,9 +4,11 @@
 //! passes through a float. The readers of JSON rows and of change events use this module.
 
 mod array;
+mod hstore;
 mod parse;
 mod string;
 
 pub use array::{ArrayLiteralStyle, append_array_literal};
+pub use hstore::append_hstore;
 pub use parse::{JsonKind, JsonSyntaxError, key_end, skip_space, string_end, value_end};
 pub use string::{UnsupportedEscape, unescape};

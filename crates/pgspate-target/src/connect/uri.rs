@@ -15,6 +15,23 @@ const SCHEMES: [&str; 2] = ["postgresql", "postgres"];
 const DRIVERS: [&str; 6] =
     ["psycopg", "psycopg_async", "psycopg2", "psycopg2cffi", "asyncpg", "pg8000"];
 
+/// Parameters of these drivers and of SQLAlchemy that do not say where a connection leads. The
+/// first four are SQLAlchemy's own.
+const DRIVER_PARAMETERS: [&str; 12] = [
+    "prepared_statement_cache_size",
+    "prepared_statement_name_func",
+    "async_fallback",
+    "use_native_hstore",
+    "statement_cache_size",
+    "max_cached_statement_lifetime",
+    "max_cacheable_statement_size",
+    "command_timeout",
+    "timeout",
+    "prepare_threshold",
+    "autocommit",
+    "tcp_keepalive",
+];
+
 /// Returns whether `text` begins like a URL, of any scheme.
 pub(super) fn is_uri(text: &str) -> bool {
     split_scheme(text).is_some()
@@ -75,7 +92,7 @@ pub(super) fn parse(text: &str, settings: &mut ConnectionParameters) -> Result<(
     let (hosts, dbname) = parse_hosts(before_query, settings)?;
     decode_and_set(settings, "host", &hosts)?;
     decode_and_set(settings, "dbname", dbname)?;
-    parse_query(query, settings)
+    parse_query(query, scheme.contains('+'), settings)
 }
 
 /// Parses the list of hosts and ports at the start of `rest`, and stores the ports. Returns the
@@ -120,8 +137,14 @@ fn parse_hosts<'a>(
     Ok((hosts.join(","), rest.strip_prefix('/').unwrap_or(rest)))
 }
 
-fn parse_query(query: &str, settings: &mut ConnectionParameters) -> Result<()> {
+/// Parses the parameters of a URL. Those of a URL of SQLAlchemy are read as SQLAlchemy does.
+fn parse_query(
+    query: &str,
+    is_of_sqlalchemy: bool,
+    settings: &mut ConnectionParameters,
+) -> Result<()> {
     let mut after_password = query.contains('@');
+    let (mut hosts, mut has_port) = (Vec::new(), false);
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let Some((name, value)) = pair.split_once('=').filter(|(_, v)| !v.contains('=')) else {
             return Err(malformed("the URL has a parameter that is not written as key=value"));
@@ -132,13 +155,43 @@ fn parse_query(query: &str, settings: &mut ConnectionParameters) -> Result<()> {
             decode_and_set(settings, "sslmode", if value == "true" { "require" } else { value })?;
             continue;
         }
+        if is_of_sqlalchemy && name == "host" {
+            hosts.push(decode(value)?);
+            continue;
+        }
+        if is_of_sqlalchemy && DRIVER_PARAMETERS.contains(&name.as_str()) {
+            continue;
+        }
+        has_port |= name == "port";
         let Some(known) = keyword::find(&name) else {
             return Err(unknown_parameter(&name, !after_password, "the URL"));
         };
         settings.set(known.name, decode(value)?);
         after_password |= keyword::is_secret(known.name);
     }
+    set_hosts_of_sqlalchemy(&hosts, has_port, settings);
     Ok(())
+}
+
+/// Stores the values of `host` in a URL of SQLAlchemy. Several of them, or one without another
+/// `port`, may be written as `host:port`.
+fn set_hosts_of_sqlalchemy(hosts: &[String], has_port: bool, settings: &mut ConnectionParameters) {
+    let is_name =
+        |host: &str| host.bytes().all(|it| it.is_ascii_alphanumeric() || b"-.".contains(&it));
+    let is_number = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+    let split = |written: &String| match written.split_once(':') {
+        Some((host, port)) if !has_port && is_name(host) && is_number(port) => {
+            (host.to_owned(), port.to_owned())
+        }
+        _ => (written.clone(), String::new()),
+    };
+    let (hosts, ports): (Vec<_>, Vec<_>) = hosts.iter().map(split).unzip();
+    if hosts.iter().any(|host| !host.is_empty()) {
+        settings.set("host", hosts.join(","));
+    }
+    if ports.iter().any(|port| !port.is_empty()) {
+        settings.set("port", ports.join(","));
+    }
 }
 
 /// Decodes a value, and stores it unless it is empty.
@@ -242,6 +295,32 @@ mod tests {
             assert_eq!(settings.get("port"), Some("5433"), "{driver}");
             assert_eq!(settings.get("sslmode"), Some("verify-full"), "{driver}");
         }
+    }
+
+    #[test]
+    fn parameters_of_sqlalchemy_are_read_as_it_does() {
+        for (text, host, port) in [
+            ("+asyncpg://db1:5433/d?prepared_statement_cache_size=0", "db1", Some("5433")),
+            ("+asyncpg://db1/d?async_fallback=true&statement_cache_size=0", "db1", None),
+            ("+psycopg2:///d?host=127.0.0.1:5703", "127.0.0.1", Some("5703")),
+            ("+psycopg2://db1:1/d?host=db2:5703", "db2", Some("5703")),
+            ("+psycopg2:///d?host=db1:5&host=db2&host=db3:7", "db1,db2,db3", Some("5,,7")),
+            ("+psycopg2:///d?host=db1,db2&port=5,6", "db1,db2", Some("5,6")),
+            ("+psycopg2:///d?host=/run/pg&port=5", "/run/pg", Some("5")),
+            ("+psycopg:///d?host=%3A%3A1", "::1", None),
+            ("+psycopg://db1/d?host=", "db1", None),
+        ] {
+            let settings = parsed(&format!("postgresql{text}"));
+            assert_eq!((settings.get("host"), settings.get("port")), (Some(host), port), "{text}");
+            assert_eq!(settings.get("dbname"), Some("d"), "{text}");
+        }
+        for (text, name) in [
+            ("postgresql+asyncpg://db1/d?statement_cach=0", "statement_cach"),
+            ("postgresql://db1/d?statement_cache_size=0", "statement_cache_size"),
+        ] {
+            assert_eq!(refused(text), format!("unknown connection parameter \"{name}\""));
+        }
+        assert_eq!(parsed("postgresql:///d?host=db1:5703").get("host"), Some("db1:5703"));
     }
 
     #[test]

@@ -61,6 +61,13 @@ pub fn plan(options: &ApplyOptions, dsn: Dsn, runtime: &Handle) -> Result<ApplyP
     let stream = stream_name(options, &found)?;
     let mark = runtime.block_on(read_position_in_ledger(&dsn, &stream))?;
     runtime.block_on(check_sources_are_new(options, &found, &stream, &mark, &dsn))?;
+    let unknown = options.unknown_columns;
+    let router = Router::new(dsn.clone(), names, unknown, options.limits, runtime.clone());
+    let router = runtime.block_on(router)?;
+    if !matches!(found, StreamOrigin::Slot(_)) {
+        // The plan of a slot lists the tables with their problems.
+        router.check_named_tables()?;
+    }
     let slot = match found {
         StreamOrigin::Slot(slot) => *slot,
         StreamOrigin::Inputs(inputs) => {
@@ -72,9 +79,6 @@ pub fn plan(options: &ApplyOptions, dsn: Dsn, runtime: &Handle) -> Result<ApplyP
         }
     };
     let begin = SlotStart::choose(&slot, &mark, options.creates_slot, options.copies_rows)?;
-    let unknown = options.unknown_columns;
-    let router = Router::new(dsn, names, unknown, options.limits, runtime.clone());
-    let router = runtime.block_on(router)?;
     Ok(ApplyPlan {
         stream,
         sources: vec![format!("{} of publication {}", slot.title(), slot.publication)],

@@ -62,6 +62,7 @@ pub fn prepare(options: ApplyOptions, dsn: Dsn, runtime: &Handle) -> Result<Appl
     let (unknown, limits) = (options.unknown_columns, options.limits);
     let router = Router::new(dsn.clone(), names, unknown, limits, runtime.clone());
     let router = runtime.block_on(router)?;
+    router.check_named_tables()?;
     let settings = WriterSettings {
         dsn,
         limits,

@@ -397,10 +397,16 @@ pub(crate) fn hint_chosen_type(error: Error, table: &TargetTable) -> Error {
     let name = error.place().and_then(|place| place.column.clone());
     let (Some(name), Some(value)) = (name, value_of_error(&error)) else { return error };
     let column = table.columns.iter().find(|column| column.name == name);
-    let current = column.and_then(|column| ColumnType::of_name(&column.ty.name));
+    let written = column.map_or("", |column| &column.ty.name);
+    // The value is an element of the array.
+    let (element, brackets) = match written.strip_suffix("[]") {
+        Some(element) => (element, "[]"),
+        None => (written, ""),
+    };
+    let current = ColumnType::of_name(element);
     let wider = current.map(|current| infer::widen(current, value.as_bytes()));
     let to = wider.filter(|to| Some(*to) != current).unwrap_or(ColumnType::Text).sql();
-    error.hint_also(&format!("Name the type of the column: `--type '{name}={to}'`."))
+    error.hint_also(&format!("Name the type of the column: `--type '{name}={to}{brackets}'`."))
 }
 
 /// Adds a hint with a type that the value fits, for input that cannot be read again.

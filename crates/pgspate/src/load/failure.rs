@@ -50,11 +50,11 @@ impl Load {
         let error = hint_date_format(error, &self.plan.rows.columns);
         let mut error = self.reading.hint_title(hint_value(error, &self.plan.rows));
         if let Some(new) = &self.new_table {
-            if self.reading.is_stream() {
-                error = create::hint_type(error, new, &self.table);
-            } else if create::wider_type(new, &self.table, &error).is_some() {
-                error = create::hint_chosen_type(error, &self.table);
-            }
+            let can_widen = create::wider_type(new, &self.table, &error).is_some();
+            error = match self.reading.is_stream() && can_widen {
+                true => create::hint_type(error, new, &self.table),
+                false => create::hint_chosen_type(error, &self.table),
+            };
         }
         if let Some(to_add) = &self.to_add {
             error = to_add.hint_type(error);

@@ -548,9 +548,19 @@ fn check_same_schema(first: &SchemaRef, other: &SchemaRef) -> Result<()> {
         return Ok(());
     }
     let differing = other.iter().find(|field| !first.contains(field));
-    let name = differing.or(first.last()).map_or("", |(name, _)| name.as_str());
-    let message =
-        format!("the columns differ from the columns of the first input: column \"{name}\"");
+    let same_name = differing.and_then(|(name, _)| first.iter().find(|(known, _)| known == name));
+    let detail = match (differing, same_name) {
+        (Some((name, ty)), Some((_, known))) => {
+            format!("column \"{name}\" has type {ty}, not {known}")
+        }
+        (Some((name, _)), None) => format!("column \"{name}\" is not among them"),
+        // The input lacks a column, or has the same ones in another order.
+        _ => match first.iter().find(|field| !other.contains(field)) {
+            Some((name, _)) => format!("column \"{name}\" is missing"),
+            None => "their order is another one".to_owned(),
+        },
+    };
+    let message = format!("the columns differ from the columns of the first input: {detail}");
     Err(Error::new(ErrorKind::Format, message)
         .hint("Load inputs with different columns one after the other."))
 }

@@ -327,6 +327,9 @@ impl WriterCore {
             return self.answer_unknown(unit, error);
         }
         match &answer {
+            // An earlier call with the same key wrote the rows, and counted them. After a lost
+            // connection, this call itself may have written them.
+            Ok(outcome) if outcome.is_repeat && unit.losses == 0 => {}
             Ok(outcome) => self.counters.count_rows(outcome.rows),
             // Its caller encodes the records again.
             Err(error) if has_outdated_types(error) => {}

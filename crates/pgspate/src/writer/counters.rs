@@ -23,7 +23,7 @@ pub(super) struct WriterCounters {
 /// What a writer has done so far, and what it does now.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct WriterReport {
-    /// Rows written, or updated on conflict.
+    /// Rows written, or updated on conflict. A repeated call with an idempotency key adds none.
     pub rows: u64,
     /// Calls that the server refused.
     pub refused: u64,

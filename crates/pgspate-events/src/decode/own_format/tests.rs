@@ -2,11 +2,15 @@
 
 use super::*;
 
-struct ListColumnType;
+struct NestedColumnTypes;
 
-impl TargetTypes for ListColumnType {
+impl TargetTypes for NestedColumnTypes {
     fn type_of(&self, _: &SourceTable, column: &str) -> Option<Arc<str>> {
-        (column == "list").then(|| "_int4".into())
+        match column {
+            "list" => Some("_int4".into()),
+            "map" => Some("hstore".into()),
+            _ => None,
+        }
     }
 }
 
@@ -14,7 +18,7 @@ fn decode(lines: &[&str]) -> Result<Vec<ChangeEvent>> {
     let mut decoder = OwnFormat::default();
     let mut events = Vec::new();
     for line in lines {
-        decoder.decode(line.as_bytes(), &ListColumnType, &mut events)?;
+        decoder.decode(line.as_bytes(), &NestedColumnTypes, &mut events)?;
     }
     Ok(events)
 }
@@ -37,7 +41,7 @@ fn every_field_of_an_event_is_decoded() {
         r#" {"op":"delete","schema":"a.b","table":"c.d","old":{"id":1,"ok":true}} "#,
         r#"{"op":"truncate","table":"t","tx":7}"#,
         r#"{"tx":"7","end":true,"op":"snapshot","table":"t",
-            "row":{"id":1,"list":[1,null],"j":[{"a": 1}]}}"#,
+            "row":{"id":1,"list":[1,null],"j":[{"a": 1}],"map":{"a":"1","b":null}}}"#,
         "",
     ];
     let events = decode(&lines).unwrap();
@@ -62,7 +66,8 @@ fn every_field_of_an_event_is_decoded() {
             "Update -|t new id=2 s=a\"é n=null old id=1 true",
             "Delete a.b|c.d new - old id=1 ok=true true",
             "Truncate -|t new - old - false",
-            "Snapshot -|t new id=1 list={1,NULL} j=[{\"a\": 1}] old - true",
+            "Snapshot -|t new id=1 list={1,NULL} j=[{\"a\": 1}] \
+             map=\"a\"=>\"1\", \"b\"=>NULL old - true",
         ]
     );
 }
@@ -102,7 +107,7 @@ fn few_lists_of_columns_and_few_tables_are_kept() {
     let mut events = Vec::new();
     for nth in 0..3 * INTERNED_MAX {
         let line = format!(r#"{{"op":"insert","table":"t{nth}","row":{{"c{nth}":1}}}}"#);
-        decoder.decode(line.as_bytes(), &ListColumnType, &mut events).unwrap();
+        decoder.decode(line.as_bytes(), &NestedColumnTypes, &mut events).unwrap();
         let EventRow { columns, .. } = events[nth].new.as_ref().unwrap();
         assert_eq!(
             (&*events[nth].table.table, &*columns[0]),

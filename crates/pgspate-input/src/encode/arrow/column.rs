@@ -134,13 +134,17 @@ pub(crate) fn append_date(days: i64, out: &mut Vec<u8>) -> bool {
     true
 }
 
+/// Microseconds that are no time: DuckDB exports `infinity` as the largest number, and Arrow has no
+/// infinite timestamps.
+pub(crate) const INFINITE_MICROS: i64 = i64::MAX;
+
 /// Appends a timestamp given in microseconds since 1970. Returns false if the timestamp is out of
-/// PostgreSQL's range.
+/// PostgreSQL's range, or is [`INFINITE_MICROS`].
 #[inline]
 pub(crate) fn append_timestamp(micros: i64, out: &mut Vec<u8>) -> bool {
     match micros.checked_sub(EPOCH_MICROS) {
-        Some(micros) if TIMESTAMPS.contains(&micros) => {
-            append_fixed(micros.to_be_bytes(), out);
+        Some(since) if TIMESTAMPS.contains(&since) && micros != INFINITE_MICROS => {
+            append_fixed(since.to_be_bytes(), out);
             true
         }
         _ => false,

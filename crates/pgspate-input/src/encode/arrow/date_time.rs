@@ -12,7 +12,9 @@ use arrow_array::types::*;
 use arrow_schema::{DataType, IntervalUnit, TimeUnit};
 
 use super::calendar::round_nanos;
-use super::column::{AppendBinary, BoundCells, append_date, append_fixed, append_timestamp};
+use super::column::{
+    AppendBinary, BoundCells, INFINITE_MICROS, append_date, append_fixed, append_timestamp,
+};
 use super::text::{i64_values, per_second};
 use crate::types::SessionSettings;
 
@@ -98,7 +100,8 @@ pub(crate) fn bind(array: &dyn Array, to: DateTimeType) -> Option<BoundCells<'_>
     };
     Some(BoundCells::Other(match to {
         DateTimeType::Date => Box::new(move |row, out| {
-            append_date(values(row).div_euclid(per_second * DAY_SECS), out)
+            let value = values(row);
+            value != INFINITE_MICROS && append_date(value.div_euclid(per_second * DAY_SECS), out)
         }),
         DateTimeType::Timestamp => Box::new(move |row, out| {
             micros(values(row), per_second).is_some_and(|value| append_timestamp(value, out))

@@ -13,6 +13,7 @@ use arrow_buffer::i256;
 use arrow_schema::{DataType, IntervalUnit, TimeUnit};
 
 use super::calendar;
+use super::column::INFINITE_MICROS;
 
 /// A function that appends a row's value as unescaped text. It returns false for NULL.
 pub type AppendText<'a> = Box<dyn Fn(usize, &mut Vec<u8>) -> bool + 'a>;
@@ -227,6 +228,9 @@ pub(crate) fn date_time_writer<'a>(
             out.push(b'-');
             value = value.saturating_neg();
         }
+        // The server would accept a time in the year 294247. It refuses so many seconds.
+        let is_infinite = value == INFINITE_MICROS && per_second == 1_000_000;
+        let per_second = if is_infinite { 1 } else { per_second };
         let secs = value.div_euclid(per_second);
         let nanos = (value.rem_euclid(per_second) * (1_000_000_000 / per_second)) as u32;
         match is_time {

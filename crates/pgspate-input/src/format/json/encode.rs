@@ -2,8 +2,9 @@
 //!
 //! A key names a column. A missing key or `null` is NULL, a string is its text, and a number,
 //! `true` or `false` is the input's own text. A json or jsonb column takes any value as JSON. An
-//! array column takes an array as an array literal. Any other column takes arrays and objects as
-//! JSON text. If a key occurs twice, the last value counts, as in jsonb.
+//! array column takes an array as an array literal, and an hstore column an object as hstore. Any
+//! other column takes arrays and objects as JSON text. If a key occurs twice, the last value
+//! counts, as in jsonb.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -24,8 +25,8 @@ use crate::format::{
     no_such_row_error,
 };
 use crate::json::{
-    ArrayLiteralStyle, JsonKind, JsonSyntaxError, UnsupportedEscape, append_array_literal, key_end,
-    skip_space, unescape, value_end,
+    ArrayLiteralStyle, JsonKind, JsonSyntaxError, UnsupportedEscape, append_array_literal,
+    append_hstore, key_end, skip_space, unescape, value_end,
 };
 use crate::types::{PgType, TypeKind};
 use crate::{Error, ErrorKind, InputPlace, Result};
@@ -58,6 +59,8 @@ enum ValueForm {
     Json,
     /// A JSON array becomes an array literal.
     Array(ArrayLiteralStyle),
+    /// A JSON object becomes hstore.
+    Hstore,
     /// A string becomes its text; any other value stays JSON text.
     Plain,
 }
@@ -71,6 +74,7 @@ impl ValueForm {
                 json: is_json(element),
             }),
             _ if is_json(ty) => ValueForm::Json,
+            _ if ty.is_hstore() => ValueForm::Hstore,
             _ => ValueForm::Plain,
         }
     }
@@ -548,6 +552,11 @@ fn field_text<'a>(
         (JsonKind::Array, ValueForm::Array(style)) => {
             scratch.clear();
             append_array_literal(raw, style, scratch)?;
+            Ok(Some(scratch))
+        }
+        (JsonKind::Object, ValueForm::Hstore) => {
+            scratch.clear();
+            append_hstore(raw, scratch)?;
             Ok(Some(scratch))
         }
         _ => Ok(Some(raw)),

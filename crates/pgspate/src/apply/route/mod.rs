@@ -4,6 +4,7 @@
 //! One thread uses the router: the thread that decodes.
 
 mod apply_table;
+mod named_tables;
 mod row_layouts;
 mod table_map;
 mod write_order;
@@ -135,6 +136,16 @@ impl Router {
             rereads: 0,
         };
         Ok(Router { state: RefCell::new(state) })
+    }
+
+    /// Checks that each name of `--tables` fits a table of the target. Blocks.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Plan`] for a name that fits none. The run would leave out events that are
+    /// meant, and a later run would count them as applied.
+    pub(crate) fn check_named_tables(&self) -> Result<()> {
+        let state = &*self.state.borrow();
+        state.runtime.block_on(named_tables::check(&state.table_map, &state.connection))
     }
 
     /// Makes the router wait for an unreachable target until `end_reading` is set.

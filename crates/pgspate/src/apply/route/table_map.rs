@@ -22,6 +22,15 @@ struct TableMapping {
     to: TablePattern,
 }
 
+/// A name of `--tables` for which the target has no table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct UnknownTable {
+    /// The name as the user wrote it.
+    pub(crate) written: String,
+    /// The target table, quoted for SQL. `None` if the name has a `*`.
+    pub(crate) sql_name: Option<String>,
+}
+
 /// A table name, and a schema if one is given. Each may have a `*`.
 #[derive(Debug, Clone)]
 struct TablePattern {
@@ -79,6 +88,48 @@ impl TableMap {
             || self.only_tables.iter().any(|pattern| pattern.matches(name).is_some())
     }
 
+    /// Returns whether `--tables` names the tables whose events are applied.
+    pub(crate) fn chooses_tables(&self) -> bool {
+        !self.only_tables.is_empty()
+    }
+
+    /// Returns the first of `--tables` whose events could go to none of the target's tables, which
+    /// are `existing`. Such a pattern is probably misspelt.
+    ///
+    /// Patterns with a `*`, or without a schema, may match source tables that are not known yet. So
+    /// any target counts that one of these tables could have.
+    pub(crate) fn find_unknown(&self, existing: &[SourceTable]) -> Option<UnknownTable> {
+        let unknown = self.only_tables.iter().find(|pattern| {
+            let targets = self.targets_of(pattern);
+            !existing.iter().any(|table| targets.iter().any(|target| target.may_become(table)))
+        })?;
+        let TablePattern { schema, table } = unknown.clone();
+        let written =
+            schema.iter().chain([&table]).map(String::as_str).collect::<Vec<_>>().join(".");
+        let sql_name = match written.contains('*') {
+            true => None,
+            false => Some(self.target_sql_name(&SourceTable { schema, table })),
+        };
+        Some(UnknownTable { written, sql_name })
+    }
+
+    /// Returns patterns that match each table to which events of the pattern's tables may go.
+    fn targets_of(&self, pattern: &TablePattern) -> Vec<TablePattern> {
+        let mut targets = Vec::new();
+        for TableMapping { from, to } in &self.mappings {
+            let Some((of_schema, of_table)) = from.overlap(pattern) else { continue };
+            let schema = to.schema.as_ref().map(|schema| schema.replacen('*', of_schema, 1));
+            targets.push(TablePattern { schema, table: to.table.replacen('*', of_table, 1) });
+            let has_schema = from.schema.is_none() || pattern.schema.is_some();
+            if has_schema && !pattern.has_star() {
+                // The mapping fits the one table that the pattern matches.
+                return targets;
+            }
+        }
+        targets.push(pattern.clone());
+        targets
+    }
+
     /// Returns the target table, quoted for SQL.
     pub(crate) fn target_sql_name(&self, name: &SourceTable) -> String {
         let (_, SourceTable { schema, table }) = self.target_of(name);
@@ -125,6 +176,22 @@ impl TablePattern {
         TablePattern { schema, table: table.to_owned() }
     }
 
+    fn has_star(&self) -> bool {
+        self.table.contains('*') || self.schema.as_ref().is_some_and(|schema| schema.contains('*'))
+    }
+
+    /// Returns what the `*` of the schema and the `*` of the table name stand for, for tables that
+    /// `other` matches too. This is `*` itself if it is not the same for all of these tables.
+    /// Returns `None` if there are no such tables.
+    fn overlap<'a>(&self, other: &'a TablePattern) -> Option<(&'a str, &'a str)> {
+        let of_schema = match (&self.schema, &other.schema) {
+            (None, _) => "",
+            (Some(_), None) => "*",
+            (Some(pattern), Some(schema)) => star_overlap(pattern, schema)?,
+        };
+        Some((of_schema, star_overlap(&self.table, &other.table)?))
+    }
+
     /// Checks whether the pattern names the ledger's schema and matches the table.
     fn is_of_ledger(&self, name: &SourceTable) -> bool {
         self.schema.as_deref() == Some(LEDGER_SCHEMA) && self.matches(name).is_some()
@@ -157,6 +224,19 @@ fn star_match<'a>(pattern: &str, text: &'a str) -> Option<&'a str> {
         None => (pattern == text).then_some(""),
         Some((start, end)) => text.strip_prefix(start)?.strip_suffix(end),
     }
+}
+
+/// Returns what the `*` of `pattern` stands for in texts that `other` matches, too: `*` if `other`
+/// has a `*` itself. Returns `None` if there are no such texts.
+fn star_overlap<'a>(pattern: &str, other: &'a str) -> Option<&'a str> {
+    let Some((start, end)) = other.split_once('*') else { return star_match(pattern, other) };
+    let (from_start, from_end) = pattern.split_once('*').unwrap_or((pattern, ""));
+    let starts = from_start.starts_with(start) || start.starts_with(from_start);
+    let ends = match pattern.contains('*') {
+        true => from_end.ends_with(end) || end.ends_with(from_end),
+        false => star_match(other, pattern).is_some(),
+    };
+    (starts && ends).then_some("*")
 }
 
 /// Quotes a table name for SQL.
@@ -213,6 +293,40 @@ mod tests {
             let written: Vec<_> = mappings.iter().map(|it| (*it).to_owned()).collect();
             let names = TableMap::parse(&written, &[]).unwrap();
             assert_eq!(names.may_share_target(&name(table)), may_share, "{mappings:?} {table}");
+        }
+    }
+
+    #[test]
+    fn patterns_that_no_table_of_the_target_fits_are_found() {
+        let existing = ["public.t", "public.orders", "copy.log", "new.old_x"].map(name);
+        for (mappings, pattern, unknown) in [
+            (vec![], "t", None),
+            (vec![], "public.t", None),
+            (vec![], "tyy", Some("tyy")),
+            (vec![], "shop.t", Some("shop.t")),
+            (vec![], "public.*", None),
+            (vec![], "pubic.*", Some("")),
+            (vec![], "*_x", None),
+            (vec![], "*_y", Some("")),
+            (vec!["shop.*=public.*"], "shop.t", None),
+            (vec!["shop.*=public.*"], "shop.u", Some("public.u")),
+            (vec!["shop.*=public.*"], "u", Some("u")),
+            (vec!["shop.*=public.*"], "orders", None),
+            (vec!["shop.*=public.*"], "shop.*", None),
+            (vec!["shop.*=gone.*"], "shop.*", Some("")),
+            (vec!["public.*=copy.*"], "public.log", None),
+            (vec!["public.*=copy.*"], "public.t", Some("copy.t")),
+            (vec!["a.x=t", "a.*=gone.*"], "a.x", None),
+            (vec!["x=t"], "x", None),
+            (vec!["x=u"], "x", Some("u")),
+            (vec!["b_*.*=new.old_*"], "b_1.x", None),
+            (vec!["b_*.*=new.old_*"], "b_1.y", Some("new.old_y")),
+        ] {
+            let written: Vec<_> = mappings.iter().map(|it| (*it).to_owned()).collect();
+            let names = TableMap::parse(&written, &[pattern.to_owned()]).unwrap();
+            let found = names.find_unknown(&existing);
+            let sql_name = found.map(|it| it.sql_name.unwrap_or_default());
+            assert_eq!(sql_name.as_deref(), unknown, "{mappings:?} {pattern}");
         }
     }
 
