@@ -56,7 +56,7 @@ pub(super) fn complete(
     let find = || runtime.block_on(find_state(ticket, receipts, sessions, limits));
     let StagedSync { columns, rows, report } = match find()? {
         SyncState::Complete(report) => return Ok(report),
-        SyncState::Open(staged) => staged,
+        SyncState::Open(staged) => *staged,
     };
     let origin = InputOrigin::Batches(Arc::new(StagedColumns::of(&columns, &ticket.title())));
     let reading = crate::reading::ReadingOptions { origin, ..options.reading };
@@ -88,7 +88,7 @@ enum SyncState {
     /// The job was completed with this report.
     Complete(FleetJobReport),
     /// The rows are to be written.
-    Open(StagedSync),
+    Open(Box<StagedSync>),
 }
 
 /// What a sync needs to write the staged rows.
@@ -174,7 +174,7 @@ async fn find_in_transaction(
         attempts: ticket.options.max_rejects.map(|_| winners.iter().map(|it| it.xid).collect()),
         report: Box::new(move |synced| stored.with_counts(synced).as_json()),
     };
-    Ok(SyncState::Open(StagedSync { columns, rows, report }))
+    Ok(SyncState::Open(Box::new(StagedSync { columns, rows, report })))
 }
 
 impl FleetJobReport {
