@@ -114,7 +114,7 @@ impl ClassCache {
             enum_class: py.import("enum")?.getattr("Enum")?.unbind(),
             encode_json: json.getattr("encode")?.unbind(),
             encode_wrapped: json.getattr("encode_wrapped")?.unbind(),
-            memory: ObjectMemory::probe(&decimal, &date, &datetime, &utc)?,
+            memory: ObjectMemory::probe(&decimal, &date, &datetime, &utc),
             decimal: decimal.unbind(),
             timedelta: timedelta.unbind(),
             utc: utc.unbind(),

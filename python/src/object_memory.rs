@@ -95,22 +95,22 @@ impl ObjectMemory {
         date: &Bound<'_, PyAny>,
         datetime: &Bound<'_, PyAny>,
         utc: &Bound<'_, PyAny>,
-    ) -> PyResult<ObjectMemory> {
+    ) -> ObjectMemory {
         let address = |object: &Bound<'_, PyAny>| object.as_ptr() as usize;
         let inline = INLINE_WORDS * size_of::<u64>();
         let all = ObjectMemory {
-            decimal: has_size(decimal, size_of::<DecimalObject>() + inline)?
+            decimal: has_size(decimal, size_of::<DecimalObject>() + inline)
                 .then_some(address(decimal)),
-            date: has_size(date, size_of::<DateObject>())?.then_some(address(date)),
-            datetime: has_size(datetime, size_of::<DatetimeObject>())?.then_some(address(datetime)),
+            date: has_size(date, size_of::<DateObject>()).then_some(address(date)),
+            datetime: has_size(datetime, size_of::<DatetimeObject>()).then_some(address(datetime)),
             utc: address(utc),
         };
-        Ok(ObjectMemory {
+        ObjectMemory {
             decimal: all.decimal.filter(|_| all.reads_decimals(decimal).unwrap_or(false)),
             date: all.date.filter(|_| all.reads_dates(date).unwrap_or(false)),
             datetime: all.datetime.filter(|_| all.reads_datetimes(datetime, utc).unwrap_or(false)),
             utc: all.utc,
-        })
+        }
     }
 
     fn reads_decimals(&self, class: &Bound<'_, PyAny>) -> PyResult<bool> {
@@ -250,8 +250,9 @@ impl FixedDecimal {
 }
 
 /// Returns whether the objects of a class have this size, in bytes.
-fn has_size(class: &Bound<'_, PyAny>, bytes: usize) -> PyResult<bool> {
-    Ok(class.getattr("__basicsize__")?.extract::<usize>()? == bytes)
+fn has_size(class: &Bound<'_, PyAny>, bytes: usize) -> bool {
+    let size = class.getattr("__basicsize__").and_then(|size| size.extract::<usize>());
+    size.is_ok_and(|size| size == bytes)
 }
 
 fn days_since_1970([high, low, month, day]: [u8; 4]) -> Option<i64> {

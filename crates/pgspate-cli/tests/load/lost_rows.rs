@@ -188,3 +188,29 @@ fn files_of_a_table_that_was_copied_are_warned_of() {
     assert!(!run.stderr.contains("earlier table"), "{}", run.stderr);
     assert_eq!(ids(&case), "1 2 3");
 }
+
+#[test]
+fn rows_that_a_policy_hides_are_not_lost() {
+    let case = case_with_files("create table t (id int)");
+    let role = format!("{}_role", case.db.name());
+    load(&case, "b.csv");
+    case.db.run(&format!(
+        "create role \"{role}\" login; grant all on t to \"{role}\"; \
+         grant usage on schema pgspate to \"{role}\"; \
+         grant all on all tables in schema pgspate to \"{role}\"; \
+         grant all on all sequences in schema pgspate to \"{role}\""
+    ));
+    let dsn = format!("{} user='{role}'", case.db.dsn());
+    let load_as_role = |file: &str| {
+        let args = ["load", file, "--table", "t", "--quiet", "--to", &dsn];
+        finish(spawn(&mut case.command(&args))).status
+    };
+    assert_eq!(load_as_role("a.csv"), Some(0));
+    case.db.run("alter table t enable row level security");
+    case.put("c.csv", "id\n6\n");
+    assert_eq!(load_as_role("c.csv"), Some(2));
+    case.db.run("alter table t disable row level security");
+    assert_eq!(load_as_role("a.csv"), Some(0));
+    assert_eq!(ids(&case), "1 2 3 4 5");
+    case.db.run(&format!("drop owned by \"{role}\"; drop role \"{role}\""));
+}

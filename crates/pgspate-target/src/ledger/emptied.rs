@@ -8,6 +8,7 @@ use super::identity::{EmptyTable, JobIdentity, RowsIn, lock_key};
 use super::job::{JobId, ledger_error};
 use super::trust::LedgerSchema;
 use super::{lock, schema};
+use crate::shards::{PreparedScope, resolve_prepared};
 use crate::{Result, TypedQuery, server_error};
 
 /// The jobs of table `$1` that have written rows: finished jobs whose files are known, and
@@ -45,11 +46,14 @@ impl EmptyCheck {
         if identity.on_empty == EmptyTable::SaysNothing {
             return Ok(false);
         }
-        let only = if *rows_in == RowsIn::Table { "only " } else { "" };
+        // A trigger may store rows in tables that inherit from the table.
+        let is_alone = *rows_in == RowsIn::Table && identity.on_empty == EmptyTable::LostRows;
+        let only = if is_alone { "only " } else { "" };
         let EmptyCheck([begin, end]) = self;
         let sql = format!(
             "{begin}set local lock_timeout = {lock_timeout_millis}; \
-             select not exists (select 1 from {only}{table}); {end}"
+             select not row_security_active({table_oid}) \
+                    and not exists (select 1 from {only}{table}); {end}"
         );
         let refusal = match client.simple_query(&sql).await {
             Ok(answers) => return Ok(is_true(&answers)),
@@ -117,12 +121,16 @@ pub(super) async fn forget_lost_rows(client: &Client, identity: &JobIdentity) ->
     }
     let keys: Vec<i64> = unfinished.iter().map(|(_, key)| *key).collect();
     let held = lock::held_keys(client, &keys).await?;
+    let stopped = unfinished.iter().filter(|(_, key)| !held.contains(key));
+    let stopped: Vec<i64> = stopped.map(|(job, _)| *job).collect();
+    // Without the chunks, nothing says how prepared transactions are to end.
+    for job in &stopped {
+        resolve_prepared(client, PreparedScope::ForgottenJob(*job)).await?;
+    }
     // The jobs were read before: rows that a job commits from here on are seen in the table.
     if !IN_TRANSACTION.is_table_empty(client, identity).await? {
         return Ok(());
     }
-    let stopped = unfinished.iter().filter(|(_, key)| !held.contains(key));
-    let stopped: Vec<i64> = stopped.map(|(job, _)| *job).collect();
     let sql = "with files as (update pgspate.source_file set key = '' where job = any($1)), \
                     rejects as (delete from pgspate.reject where job = any($2)) \
                delete from pgspate.ledger where job = any($2)";

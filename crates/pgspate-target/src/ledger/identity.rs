@@ -65,7 +65,7 @@ pub enum RowsIn {
 pub enum EmptyTable {
     /// Their rows no longer exist.
     LostRows,
-    /// Their rows no longer exist, or a trigger has stored them elsewhere.
+    /// Their rows no longer exist, or a trigger or another server has moved them.
     Unsure,
     /// Nothing: it is a view.
     SaysNothing,

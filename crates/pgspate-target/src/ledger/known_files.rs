@@ -429,12 +429,12 @@ impl UnfinishedReader<'_> {
     }
 }
 
-/// Returns the error for an empty table whose triggers may have stored the rows of a job elsewhere.
+/// Returns the error for an empty table whose rows a trigger or another server may have moved.
 fn unsure_error(identity: &JobIdentity, record: &JobRecord) -> Error {
     let (table, job) = (&identity.table, record.job);
     let message = format!(
-        "cannot tell whether the rows of job {job} still exist: {table} is empty, and its triggers \
-         may have moved the rows"
+        "cannot tell whether the rows of job {job} still exist: {table} is empty, but a trigger or \
+         another server may have moved the rows"
     );
     Error::new(ErrorKind::Ledger, message)
         .hint("If the rows are gone, load the files again with `--restart`.")

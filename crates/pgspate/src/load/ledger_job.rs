@@ -67,12 +67,13 @@ impl Load {
         let has_row_triggers = table.triggers.iter().any(|trigger| trigger.for_each_row);
         let rows_in = match (table.kind, table.storage) {
             ('r', TableStorage::Plain) => RowsIn::Table,
-            ('p', TableStorage::Plain) => RowsIn::Partitions,
+            ('p', TableStorage::Plain) if !table.has_foreign_parts => RowsIn::Partitions,
             _ => RowsIn::OtherTables,
         };
         let on_empty = match table.kind {
-            'r' | 'p' | 'f' if has_row_triggers => EmptyTable::Unsure,
-            'r' | 'p' | 'f' => EmptyTable::LostRows,
+            'r' | 'p' | 'f' if has_row_triggers || table.has_foreign_parts => EmptyTable::Unsure,
+            'r' | 'p' => EmptyTable::LostRows,
+            'f' => EmptyTable::Unsure,
             _ => EmptyTable::SaysNothing,
         };
         JobIdentity {
