@@ -49,7 +49,8 @@ pub struct FinishedJobs {
 
 impl LedgerState {
     /// Queries the ledger, if it `exists`. Takes one round trip if the ledger does not know the
-    /// files. With `restart`, no earlier job counts.
+    /// files, and another one if jobs have written rows to the table. With `restart`, no earlier
+    /// job counts.
     ///
     /// # Errors
     /// The errors of [`KnownFiles`]: an unfinished job has rows in the table and cannot be

@@ -103,8 +103,8 @@ impl OpenMember {
         if self.owns_all_rows(client).await? {
             return Ok(());
         }
-        // Members of one generation take the scope over one after the other: a row that another
-        // member has just taken over must not be locked for writing any more.
+        // Members of one generation come here one after the other. So a row that another member has
+        // just taken over is not locked for writing any more.
         let FleetMember { fleet, generation, member, .. } = &self.member;
         let key = lock_key(&digest_texts(["fleet generation begins", fleet]));
         let begin = format!(
