@@ -16,6 +16,11 @@ impl Secret {
     pub fn expose(&self) -> &str {
         &self.0
     }
+
+    /// Returns whether the text is `***`, which programs show in place of a password.
+    pub fn is_mask(&self) -> bool {
+        self.0 == "***"
+    }
 }
 
 impl fmt::Debug for Secret {

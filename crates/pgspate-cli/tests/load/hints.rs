@@ -224,6 +224,21 @@ fn names_that_the_header_does_not_have_are_explained() {
 }
 
 #[test]
+fn names_that_are_columns_in_snake_case_have_a_hint() {
+    let case = LoadCase::new("create table t (order_id int, note text)");
+    case.put("t.csv", "Order ID,note\n1,a\n");
+    assert_snapshot!(case.refusal("t.csv"), @r#"
+    error: column "Order ID" of relation "t" does not exist
+
+    hint: `--snake-case` reads this name as "order_id". Name the columns for the input's fields
+          … with `--columns a,b,...`, skip fields without a column with `--ignore-unknown`, or
+          … add columns with `--add-columns`.
+    "#);
+    case.load("t.csv --snake-case --quiet").success();
+    assert_eq!(case.rows("t").len(), 1);
+}
+
+#[test]
 fn a_header_of_years_is_not_a_row() {
     let case = LoadCase::new("");
     case.put("t.csv", "country,2019,2020,2021\nfr,1,2,3\nde,4,5,6\n");

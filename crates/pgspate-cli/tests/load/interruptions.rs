@@ -112,17 +112,24 @@ fn an_interrupt_ends_the_wait_for_a_lock() {
 
 #[test]
 fn a_load_waits_for_a_lock_beyond_the_timeouts_of_the_role() {
-    let case = LoadCase::new("create table t (id int)");
-    case.put("t.csv", "id\n1\n2\n");
-    let (runtime, holder) = session(&case.db.dsn());
-    runtime.block_on(holder.batch_execute("begin; lock table t")).unwrap();
-    // A load ignores timeouts that the role, the database or the session sets.
-    let mut command = case.load_command("t.csv --header yes --quiet");
-    let child = spawn(command.env("PGOPTIONS", "-c lock_timeout=300 -c statement_timeout=700"));
-    std::thread::sleep(Duration::from_millis(1000));
-    runtime.block_on(holder.batch_execute("commit")).unwrap();
-    finish(child).success();
-    assert_eq!(case.rows("t").len(), 2);
+    // Looking up a partitioned table locks its partitions.
+    let tables = [
+        "create table t (id int)",
+        "create table t (id int) partition by range (id); create table p partition of t default",
+    ];
+    for create in tables {
+        let case = LoadCase::new(create);
+        case.put("t.csv", "id\n1\n2\n");
+        let (runtime, holder) = session(&case.db.dsn());
+        runtime.block_on(holder.batch_execute("begin; lock table t")).unwrap();
+        // A load ignores timeouts that the role, the database or the session sets.
+        let mut command = case.load_command("t.csv --header yes --quiet");
+        let child = spawn(command.env("PGOPTIONS", "-c lock_timeout=300 -c statement_timeout=700"));
+        std::thread::sleep(Duration::from_millis(1000));
+        runtime.block_on(holder.batch_execute("commit")).unwrap();
+        finish(child).success();
+        assert_eq!(case.rows("t").len(), 2, "{create}");
+    }
 }
 
 #[test]

@@ -60,6 +60,7 @@ fn rows_refused_for_every_reason_are_set_aside() {
       2 rows left to the server as text
       11 rows set aside in bad.csv, the reasons in bad.csv.json
       once corrected, they can be loaded with --format csv --header yes
+      and this command's other options for reading, if it has any
     warning: foreign key "t_kind_fkey" is checked for each row after each COPY
     open it with [PSQL] -c 'table public.t limit 10'
     "#);

@@ -111,6 +111,9 @@ fn a_wrong_password_is_refused() {
 
     hint: The password came from the connection string.
     "#);
+    let masked = dsn.replace("wrong", "***");
+    let said = Run::of(case.command(&["load", "-q", "--to", &masked, "t.csv"]).output().unwrap());
+    assert!(said.refusal().contains("hide_password=False"), "{}", said.stderr);
 }
 
 #[test]

@@ -54,6 +54,14 @@ fn a_duplicate_key_in_the_table_is_refused_in_every_mode() {
 }
 
 #[test]
+fn a_check_shows_null_in_keys() {
+    let case = new_case("kind int, id int, n int");
+    case.put("t.csv", "kind,id,n\n,1,5\n1,,2\n");
+    let said = sync(&case, "t.csv --key kind,id --scope all --check").stderr;
+    assert!(said.contains("insert  null, 1; 1, null") || said.contains("insert  1, null; null, 1"));
+}
+
+#[test]
 fn duplicate_keys_with_null_are_refused() {
     let case = new_case("kind int, id int, n int");
     case.put("t.csv", "kind,id,n\n,1,5\n1,2,2\n");

@@ -13,6 +13,7 @@ use super::tls::{BrokenHandshake, tls_cause};
 use super::tls_settings::TlsMode;
 use super::verify::TlsProblem;
 use crate::{Error, ErrorKind, quote_ident};
+use pgspate_base::Secret;
 
 /// The kind of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -333,6 +334,11 @@ fn no_tls(mode: TlsMode) -> ConnectFailure {
 }
 
 fn password_hint(dsn: &Dsn) -> String {
+    if dsn.hosts.iter().any(|host| host.password.as_ref().is_some_and(Secret::is_mask)) {
+        return "The password is `***`, which programs show in place of a password. For \
+                SQLAlchemy's URL, take `url.render_as_string(hide_password=False)`."
+            .to_owned();
+    }
     match &dsn.passwords {
         PasswordSource::Given(origin) => format!("The password came from {origin}."),
         PasswordSource::File(path) => {

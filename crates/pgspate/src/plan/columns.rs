@@ -10,6 +10,7 @@ use crate::encode::date_format::DateFormat;
 use crate::encode::field::FieldEncoder;
 use crate::format::constants::ConstantColumn;
 use crate::format::guessed_type::GuessedType;
+use crate::format::infer::snake_case;
 use crate::numbers::counted;
 use crate::{Error, ErrorKind, Result, did_you_mean};
 use pgspate_base::{is_alike, truncate_ident};
@@ -242,9 +243,14 @@ fn ambiguous_column(table: &TargetTable, name: &str, other: &str) -> Error {
 fn unknown_column(table: &TargetTable, name: &str) -> Error {
     let message = format!("column \"{name}\" of relation \"{}\" does not exist", table.name);
     let names = table.columns.iter().map(|column| column.name.as_str());
+    let snake = snake_case(name);
+    let hint = match table.columns.iter().any(|column| column.name == snake) {
+        true => Some(format!("`--snake-case` reads this name as \"{snake}\".")),
+        false => did_you_mean("column", name, names),
+    };
     Error::new(ErrorKind::Plan, message)
         .with_sqlstate(tokio_postgres::error::SqlState::UNDEFINED_COLUMN)
-        .hint_if(did_you_mean("column", name, names))
+        .hint_if(hint)
         .hint_also(
             "Name the columns for the input's fields with `--columns a,b,...`, skip fields \
              without a column with `--ignore-unknown`, or add columns with `--add-columns`.",

@@ -17,7 +17,7 @@ use crate::plan::RowRequest;
 use crate::source::{self, Input};
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::{Connection, Dsn, SessionQuery};
-use pgspate_target::session::WaitLimits;
+use pgspate_target::session::{TimeoutScope, WaitLimits};
 use pgspate_target::{
     SessionSettings, TargetTable, TypedQuery, begin_pinned_sql, ledger, locking_sessions,
     read_session, server_error,
@@ -70,8 +70,8 @@ impl Survey {
         let dsn = dsn.with_stall_timeout(limits.stall_timeout);
         let (inputs, skipped) = resolve_inputs(options, runtime)?;
         let name = table_name(table, &inputs);
-        let lock_timeout = FIRST_LOCK_TIMEOUT;
-        let query = SurveyQuery { table: &name, lock_timeout, is_for_load };
+        let lock_timeout_millis = FIRST_LOCK_TIMEOUT_MILLIS;
+        let query = SurveyQuery { table: &name, lock_timeout_millis, is_for_load };
         let (connection, answer) = match &mut fleet {
             None => runtime.block_on(dsn.connect_and_query("pgspate load", &query))?,
             Some(fleet) => {
@@ -102,8 +102,8 @@ impl Survey {
         runtime: &Handle,
     ) -> Result<Survey> {
         let inputs = resolve_inputs(options, runtime)?;
-        let lock_timeout = FIRST_LOCK_TIMEOUT;
-        let query = SurveyQuery { table, lock_timeout, is_for_load: false };
+        let lock_timeout_millis = FIRST_LOCK_TIMEOUT_MILLIS;
+        let query = SurveyQuery { table, lock_timeout_millis, is_for_load: false };
         let answer = runtime.block_on(query.run(&connection.client));
         let (runtime, connection) = (runtime.clone(), connection.into());
         let (connection_was_lost, fleet) = (false, None);
@@ -220,8 +220,8 @@ pub(crate) async fn name_lock_holder(
 /// The queries that are sent as soon as the connection is open.
 struct SurveyQuery<'a> {
     table: &'a str,
-    /// How long to wait for locks, as an SQL literal.
-    lock_timeout: &'a str,
+    /// How long to wait for locks, in milliseconds.
+    lock_timeout_millis: i32,
     /// Whether a load asks, which needs [`LoadFacts`].
     is_for_load: bool,
 }
@@ -235,19 +235,18 @@ struct SurveyAnswer {
 
 /// The lock timeout of the first try. Looking up a table locks its partitions. The first try is
 /// part of connecting, which has a time limit of its own, so the first try must not wait for long.
-const FIRST_LOCK_TIMEOUT: &str = "'100ms'";
+const FIRST_LOCK_TIMEOUT_MILLIS: i32 = 100;
 
 impl SessionQuery for SurveyQuery<'_> {
     type Answer = SurveyAnswer;
 
-    /// Sends all queries in one transaction, whose rollback also resets the settings. The session
-    /// is idle between two queries for a moment, so the idle timeout is off.
+    /// Sends all queries in one transaction, whose rollback also resets the settings. The role's
+    /// timeouts are off: a query may wait for a lock, and the session may be idle between two
+    /// queries.
     async fn run(&self, client: &Client) -> Self::Answer {
-        let begin = format!(
-            "{}; set local idle_in_transaction_session_timeout = 0; set local lock_timeout = {}",
-            begin_pinned_sql(),
-            self.lock_timeout
-        );
+        let timeouts =
+            TimeoutScope::Transaction.disable_with_lock_timeout_sql(self.lock_timeout_millis);
+        let begin = format!("{}; {timeouts}", begin_pinned_sql());
         let load_facts = async {
             if !self.is_for_load {
                 return None;
@@ -278,8 +277,8 @@ async fn query_again(
     limits: &WaitLimits,
     is_for_load: bool,
 ) -> SurveyAnswer {
-    let lock_timeout = limits.lock_timeout_millis().to_string();
-    let query = SurveyQuery { table, lock_timeout: &lock_timeout, is_for_load };
+    let query =
+        SurveyQuery { table, lock_timeout_millis: limits.lock_timeout_millis(), is_for_load };
     let mut answer = query.run(client).await;
     answer.table = match answer.table {
         Err(error) if is_lock_error(&error) => {

@@ -102,11 +102,9 @@ impl SyncStatements<'_> {
 
     fn duplicates_in(&self, rows: &str) -> String {
         let keys = list(self.columns.key.iter(), "s");
-        let words =
-            self.columns.key.iter().map(|it| format!("coalesce(s.{}::text, 'null')", it.name));
-        let words = words.collect::<Vec<_>>().join(", ");
+        let words = self.key_as_text("s");
         format!(
-            "select pg_catalog.count(*) over (), pg_catalog.concat_ws(', ', {words}), \
+            "select pg_catalog.count(*) over (), {words}, \
                     pg_catalog.count(*) from {rows} group by {keys} \
              having pg_catalog.count(*) operator(pg_catalog.>) 1 \
              order by pg_catalog.count(*) desc limit 3"
@@ -325,21 +323,25 @@ impl SyncStatements<'_> {
     /// Returns queries for some keys of rows to delete, to update and to insert.
     pub(super) fn examples(&self) -> [String; 3] {
         let most = Examples::COUNT_MAX;
-        let key = |of: &str| {
-            let columns = self.columns.key.iter().map(|it| format!("{of}.{}::text", it.name));
-            format!("pg_catalog.concat_ws(', ', {})", columns.collect::<Vec<_>>().join(", "))
-        };
         let some = |condition: &str| {
-            format!("select {} from {DIFF} s where {condition} limit {most}", key("s"))
+            let key = self.key_as_text("s");
+            format!("select {key} from {DIFF} s where {condition} limit {most}")
         };
         let delete = format!(
             "select {} from {} t join {DIFF_ROWS} on {} where not s.{IN_SOURCE} limit {most}",
-            key("t"),
+            self.key_as_text("t"),
             self.table,
             self.same_row_version()
         );
         let update = some(&format!("s.{IN_SOURCE} and s.{TID} is not null"));
         [delete, update, some(&format!("s.{TID} is null"))]
+    }
+
+    /// Returns SQL for the key of a row of `from`, as text.
+    fn key_as_text(&self, from: &str) -> String {
+        let columns = self.columns.key.iter();
+        let words = columns.map(|it| format!("coalesce({from}.{}::text, 'null')", it.name));
+        format!("pg_catalog.concat_ws(', ', {})", words.collect::<Vec<_>>().join(", "))
     }
 
     pub(super) fn scope_columns(&self) -> Vec<&SyncColumn> {
