@@ -199,14 +199,16 @@ def _refuse(message: str, hint: str) -> Callable[[_RowContext], Any]:
 
 
 def tuple_maker(
-    columns: list[WrittenColumn], numbers: Iterator[int]
+    columns: list[WrittenColumn], numbers: Iterator[int], unset: Iterable[str] = ()
 ) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
     """Returns a function that makes a tuple from a row's values, in the order of `columns`.
 
-    Each call takes the row's number from `numbers`, for errors.
+    Each call takes the row's number from `numbers`, for errors. Defaults see the columns `unset`,
+    which are not written, as None.
     """
     names = [column.name for column in columns]
     keys = [column.key for column in columns]
+    unset_parameters = dict.fromkeys(unset)
     special = [
         (nth, column)
         for nth, column in enumerate(columns)
@@ -223,7 +225,8 @@ def tuple_maker(
             if name not in values or (replaces_none and row[nth] is None):
                 if make_default is not None:
                     if context is None:
-                        context = _RowContext(dict(zip(keys, map(values.get, names))))
+                        parameters = dict(zip(keys, map(values.get, names)))
+                        context = _RowContext({**unset_parameters, **parameters})
                     row[nth] = context.current_parameters[key] = make_default(context)
                 elif is_left_out:
                     continue
@@ -304,6 +307,21 @@ def is_new(row: Any) -> bool:
     None of such an object stands for no value. None of a stored object is NULL.
     """
     return not isinstance(row, dict) and instance_state(row).key is None
+
+
+def with_loaded_nulls(row: Any, values: dict[str, Any], json: Collection[str]) -> dict[str, Any]:
+    """Returns the values of an object, with the None of the attributes `json` as SQL NULL.
+
+    Types of JSON write None as the null of JSON. A session does that for a None that the program
+    has set, but leaves a None as it is that it has loaded.
+    """
+    if not json or isinstance(row, dict):
+        return values
+    state = instance_state(row)
+    if state.key is None:
+        return values
+    loaded = (it for it in json if values.get(it) is None and it not in state.committed_state)
+    return {**values, **dict.fromkeys(loaded, sa.null())}
 
 
 def is_set_by_program(row: Any, name: str) -> bool:

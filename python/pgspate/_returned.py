@@ -31,8 +31,9 @@ _OCTAL = re.compile(rb"\\(\\|[0-7]{3})")
 
 def make_reader(columns: list[ReturnedColumn]) -> Callable[[str], Row]:
     """Returns a function that converts the JSON object of a row into a dict."""
-    # Decimals keep all digits. Without columns that need them, JSON's own numbers do.
-    is_exact = any(oid == _NUMERIC or is_composite for _, oid, _, is_composite in columns)
+    # Decimals keep all digits, and the sign of -0. Without columns that need them, the numbers that
+    # `json.loads` makes do.
+    is_exact = any(oid in _EXACT or is_composite for _, oid, _, is_composite in columns)
     converters: list[tuple[str, Converter]] = []
     for name, oid, is_array, is_composite in columns:
         converter = _composite if is_composite else _CONVERTERS.get(oid)
@@ -134,12 +135,13 @@ def _interval(value: str) -> timedelta:
 
 _EXACT_NUMBERS: dict[str, Any] = {"parse_int": Decimal, "parse_float": Decimal}
 _NUMERIC = 1700
+_FLOATS = (700, 701)
+_EXACT = (_NUMERIC, *_FLOATS)
 # Converters by the oid of the type.
 _CONVERTERS: dict[int, Converter] = {
     17: _bytes,
     26: int,
-    700: float,
-    701: float,
+    **dict.fromkeys(_FLOATS, float),
     1082: date.fromisoformat,
     1083: _time,
     1114: _timestamp,

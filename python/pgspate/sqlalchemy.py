@@ -48,6 +48,7 @@ from ._model_tuples import (
     unwritable_error,
     value_dialect,
     with_array_casts,
+    with_loaded_nulls,
     written_column,
 )
 from ._related import (
@@ -530,20 +531,24 @@ class _ModelTable:
             it._replace(replaces_none=it.replaces_none or it.name in self.left_out)
             for it in columns
         ]
-        of_object = tuple_maker(without_none, numbers)
+        # A session sends None for them.
+        unset = [it.key for it in self.columns.values() if it.server_default is None]
+        of_object = tuple_maker(without_none, numbers, unset)
         known = attributes.union(name for name, _ in written)
 
         # The loop above has read all rows of a list, so an object of this class needs no check.
         unchecked_class = self.cls if row_list is not None else None
+        json = [name for name, column in written if isinstance(column.type, sa.JSON)]
 
         def tuples(rows: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
             for row in rows:
                 if type(row) is unchecked_class and is_loaded(row, self.columns):
-                    yield (of_object if is_new(row) else of_dict)(instance_dict(row))
-                    continue
-                values = self._row_values(row)
-                if not values.keys() <= known:
-                    self._fail_on_new_attributes(values.keys() - known, row)
+                    values = instance_dict(row)
+                else:
+                    values = self._row_values(row)
+                    if not values.keys() <= known:
+                        self._fail_on_new_attributes(values.keys() - known, row)
+                values = with_loaded_nulls(row, values, json)
                 yield (of_object if is_new(row) else of_dict)(values)
 
         names = [column.name for _, column in written]

@@ -124,12 +124,31 @@ def test_none_of_an_object_is_left_to_defaults_as_by_a_session(engine, kind):
         session.expunge_all()
         session.commit()
         pgspate.sqlalchemy.load(session, Part, copies if kind == "list" else iter(copies))
-        # None in a column of JSON is the null of JSON, unless the type has `none_as_null`.
-        assert session.execute(sa.text(sql)).all() == [(0, None, None, None, "null")]
+        assert session.execute(sa.text(sql)).all() == [(0, None, None, None, None)]
         # A dict with None has a value, as in an INSERT of dicts.
         pgspate.sqlalchemy.load(session, Part, [{"id": 50, "a": None, "b": None, "twice": 0}])
         written = session.execute(sa.text("select \"A\", b from parts where id = 50")).one()
         assert written == (None, None)
+
+
+def test_a_default_sees_columns_that_no_object_has_as_none(engine):
+    class Base(orm.DeclarativeBase):
+        pass
+
+    class Part(Base):
+        __tablename__ = "parts"
+        id = orm.mapped_column(sa.Integer, primary_key=True)
+        a = orm.mapped_column("A", sa.Integer)
+        b = orm.mapped_column(
+            sa.Text, default=lambda context: str(context.get_current_parameters()["A"])
+        )
+
+    Base.metadata.create_all(engine)
+    with orm.Session(engine) as session:
+        session.add(Part(id=1))
+        session.commit()
+        pgspate.sqlalchemy.load(session, Part, [Part(id=2), Part(id=3)])
+        assert session.execute(sa.text("select b from parts")).scalars().all() == ["None"] * 3
 
 
 @pytest.mark.parametrize("kind", ["list", "stream"])

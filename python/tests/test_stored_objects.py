@@ -168,6 +168,34 @@ def test_a_detached_object_without_all_values_is_refused(session, form):
     assert pgspate.sqlalchemy.sync(session, Meter, form(meters), scope="all").unchanged == 2
 
 
+@pytest.mark.parametrize("within", [False, True])
+@pytest.mark.parametrize("form", [list, iter])
+def test_none_of_json_stays_as_it_was_loaded(session, within, form):
+    class JsonBase(orm.DeclarativeBase):
+        pass
+
+    class Doc(JsonBase):
+        __tablename__ = "docs"
+        id = orm.mapped_column(sa.Integer, primary_key=True)
+        j = orm.mapped_column(sa.JSON)
+
+    JsonBase.metadata.create_all(session.connection())
+    session.add_all([Doc(id=1), Doc(id=2, j={"a": 1}), Doc(id=3)])
+    session.commit()
+    docs = session.scalars(sa.select(Doc).order_by(Doc.id)).all()
+    more = {"within": session} if within else {}
+    report = pgspate.sqlalchemy.sync(session, Doc, form(docs), scope="all", **more)
+    assert report.unchanged == 3
+    # What a program has set is the null of JSON, as a session writes it.
+    docs[1].j = None
+    if not within:
+        session.expunge_all()
+    pgspate.sqlalchemy.sync(session, Doc, form(docs), scope="all", **more)
+    session.commit()
+    texts = session.execute(sa.text("select j::text from docs order by id")).scalars().all()
+    assert texts == [None, "null", None]
+
+
 def test_a_sync_reads_objects_after_the_flush_that_gives_them_keys(session):
     meters = [Meter(site=Site(id=3 + n, city="Basel"), unit="kWh") for n in range(2)]
     session.execute(sa.text("select setval(pg_get_serial_sequence('meters', 'id'), 7)"))

@@ -169,6 +169,12 @@ def test_values_come_back_as_they_were_given(db, dsn, names):
         type(v) for v in row.values()]
 
 
+def test_a_negative_zero_is_returned_with_its_sign(db, dsn):
+    db.execute("create table v (a float8, b real[])")
+    with pgspate.Writer("v", to=dsn, returning="*") as writer:
+        assert repr(writer.insert({"a": -0.0, "b": [-0.0]})) == "{'a': -0.0, 'b': [-0.0]}"
+
+
 def test_values_that_python_cannot_hold_are_returned_as_text(db, dsn):
     db.execute("create type pair as (a int, b numeric); create domain price as numeric; create "
                "table v (d date, t timestamp, c time, i interval, p pair, m price, huge numeric)")

@@ -17,9 +17,11 @@ mod nearest;
 pub mod numbers;
 mod refusal;
 mod secret;
+mod shell;
 
 pub use error::{Error, ErrorKind, InputPlace, Result};
 pub use ident::{IDENT_BYTES_MAX, is_alike, quote_ident, quote_literal, truncate_ident};
 pub use nearest::{did_you_mean, nearest};
 pub use refusal::ServerRefusal;
 pub use secret::Secret;
+pub use shell::shell_word;

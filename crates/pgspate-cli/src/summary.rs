@@ -90,8 +90,8 @@ pub(crate) fn not_written(report: &LoadReport) -> String {
         (1.., Some(file), _) => {
             let how = report.rejects_read_as.as_deref().unwrap_or_default();
             let _ = writeln!(text, "  {rows} set aside in {file}, the reasons in {file}.json");
-            let _ = writeln!(text, "  once corrected, they can be loaded with {how}");
-            let _ = writeln!(text, "  and this command's other options for reading, if it has any");
+            let _ = writeln!(text, "  once corrected, they can be loaded with");
+            let _ = writeln!(text, "    {how}");
         }
         (1.., None, Some(job)) => {
             let _ = writeln!(text, "  {rows} set aside by job {job}, kept in the ledger");

@@ -11,6 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use pgspate_base::shell_word;
 use serde::Serialize;
 
 use crate::account::ServerAccount;
@@ -502,25 +503,4 @@ fn read_passfile(paths: &VersionPaths) -> Result<String> {
              the server then gets a new password.",
         ),
     })
-}
-
-/// Returns a word for a shell, quoted if necessary.
-fn shell_word(text: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
-    if !text.is_empty() && text.chars().all(plain) {
-        return text.to_string();
-    }
-    format!("'{}'", text.replace('\'', "'\\''"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_with_spaces_and_quotes_are_quoted_for_the_shell() {
-        assert_eq!(shell_word("/tmp/a-b_c.d"), "/tmp/a-b_c.d");
-        assert_eq!(shell_word("it's here"), "'it'\\''s here'");
-        assert_eq!(shell_word(""), "''");
-    }
 }

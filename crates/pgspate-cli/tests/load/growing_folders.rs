@@ -214,9 +214,9 @@ fn restart_replace_and_another_table_load_all_files() {
 }
 
 /// Rows of 2 KiB: three files of about 10 MiB, so that each has several chunks.
-const BIG_ROWS: u64 = 5_000;
+pub(crate) const BIG_ROWS: u64 = 5_000;
 
-fn put_big(case: &LoadCase, name: &str, file: u64) {
+pub(crate) fn put_big(case: &LoadCase, name: &str, file: u64) {
     let mut text = "id,note\n".to_owned();
     for id in file * BIG_ROWS..(file + 1) * BIG_ROWS {
         writeln!(text, "{id},{id:>1900}").unwrap();
@@ -226,7 +226,7 @@ fn put_big(case: &LoadCase, name: &str, file: u64) {
 
 /// Checks that the table has all rows of the first `files` big files, each once.
 #[track_caller]
-fn assert_big(case: &LoadCase, files: u64) {
+pub(crate) fn assert_big(case: &LoadCase, files: u64) {
     let rows = files * BIG_ROWS;
     let sql = "select concat_ws(' ', count(*), count(distinct id), max(id)) from t";
     assert_eq!(case.value(sql), format!("{rows} {rows} {}", rows - 1));
@@ -238,24 +238,24 @@ fn kill_at(id: u64, commit: &str) -> LoadCase {
     (0..3)
         .zip(["b", "c", "d"])
         .for_each(|(file, name)| put_big(&case, &format!("in/{name}"), file));
-    let (child, release) = block_at(&case, id, commit);
+    let (child, release) = block_at(&case, id, &format!("--commit {commit} --lanes 1"));
     kill(child);
     release();
     case
 }
 
-fn kill(mut child: Child) {
+pub(crate) fn kill(mut child: Child) {
     child.kill().unwrap();
     child.wait().unwrap();
 }
 
 /// Starts a load of the folder `in` that waits at the row `id`. Also returns what lets it continue.
-fn block_at(case: &LoadCase, id: u64, commit: &str) -> (Child, impl FnOnce()) {
+pub(crate) fn block_at(case: &LoadCase, id: u64, flags: &str) -> (Child, impl FnOnce()) {
     case.db.run(&format!("create unique index held on t (id) where id = {id}"));
     let (runtime, holder) = session(&case.db.dsn());
     let sql = format!("begin; insert into t values ({id}, 'held')");
     runtime.block_on(holder.batch_execute(&sql)).unwrap();
-    let args = format!("in --format csv --table t --commit {commit} --lanes 1 --quiet");
+    let args = format!("in --format csv --table t {flags} --quiet");
     let child = spawn(&mut case.load_command(&args));
     let waits = "select count(*) from pg_stat_activity \
                  where wait_event_type = 'Lock' and datname = current_database()";
@@ -332,7 +332,7 @@ fn two_loads_of_overlapping_folders_load_each_file_once() {
     (0..3)
         .zip(["b", "c", "d"])
         .for_each(|(file, name)| put_big(&case, &format!("in/{name}"), file));
-    let (child, release) = block_at(&case, BIG_ROWS + 3_000, "end");
+    let (child, release) = block_at(&case, BIG_ROWS + 3_000, "--commit end --lanes 1");
     let part = case.load("in/c --format csv --table t --quiet");
     assert!(part.refusal().contains("this load is running in session [N]"), "{}", part.stderr);
     put_big(&case, "in/a", 3);

@@ -43,6 +43,7 @@ mod replaced_tables;
 mod restored_attributes;
 #[path = "../support/run.rs"]
 mod run;
+mod side_by_side;
 mod support;
 mod table_properties;
 mod tables;

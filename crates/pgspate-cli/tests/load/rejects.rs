@@ -59,8 +59,8 @@ fn rows_refused_for_every_reason_are_set_aside() {
       1 lane, 1 chunk, 447 B of binary COPY, [SIZE] of WAL
       2 rows left to the server as text
       11 rows set aside in bad.csv, the reasons in bad.csv.json
-      once corrected, they can be loaded with --format csv --header yes
-      and this command's other options for reading, if it has any
+      once corrected, they can be loaded with
+        --format csv --header yes --delimiter , --quote '"' --null ''
     warning: foreign key "t_kind_fkey" is checked for each row after each COPY
     open it with [PSQL] -c 'table public.t limit 10'
     "#);
@@ -97,6 +97,41 @@ fn rows_refused_for_every_reason_are_set_aside() {
     case.put("mended.csv", "id,kind,name,price,during\n3,1,three,1,\"[3,4)\"\n");
     case.load("mended.csv --table t --format csv --header yes").success();
     assert_eq!(case.rows("t").len(), 3);
+}
+
+/// Inputs, with the options that they are read with. `x` is no number.
+const READ_WITH_OPTIONS: [(&str, &str); 7] = [
+    ("id,v,w\n1,'a,b',y\nx,'c',z\n", "--quote '"),
+    ("id,v,w\n1,n/a,a\nx,n/a,b\n", "--null n/a"),
+    ("id,v,w\n1,\"\",a\nx,\"\",b\n", "--force-null v"),
+    ("id,v,w\n1,,a\nx,\\N,b\n", "--null="),
+    ("id,v,w\n1,a,b\nx,c,d\n", "--columns id,w,v"),
+    ("ID;W\n1;b\nx;d\n", "--snake-case --set v=it's --delimiter ;"),
+    ("id\tv\tw\n1\t\\N\tO\"Neil\nx\t\\N\t\"c\"\n", "--quote none --encoding latin1"),
+];
+
+#[test]
+fn the_report_names_the_options_that_read_rejects_as_the_input() {
+    for (input, options) in READ_WITH_OPTIONS {
+        let case = LoadCase::new("create table t (id int, v text, w text)");
+        case.put("all.csv", input.replace('x', "2"));
+        case.load(&format!("all.csv --table t --quiet {options}")).success();
+        let expected = case.rows("t");
+        case.db.run("truncate t");
+        case.put("t.csv", input);
+        let load = case.load(&format!("t.csv --rejects bad.csv --json {options}"));
+        let report: Value = serde_json::from_str(&load.stdout).unwrap();
+        let flags = report["rejects_read_as"].as_str().unwrap();
+        let bad = fs::read_to_string(case.path("bad.csv")).unwrap();
+        case.put("mended.csv", bad.replace('x', "2"));
+        // The flags are quoted for a shell.
+        let line = format!("exec \"$0\" load mended.csv --table t --quiet --to \"$1\" {flags}");
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", &line, env!("CARGO_BIN_EXE_pgspate"), &case.db.dsn()]);
+        let run = shell.current_dir(case.path("")).output().unwrap();
+        assert!(run.status.success(), "{flags}: {}", String::from_utf8_lossy(&run.stderr));
+        assert_eq!(case.rows("t"), expected, "{flags}");
+    }
 }
 
 #[test]

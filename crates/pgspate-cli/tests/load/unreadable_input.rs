@@ -187,6 +187,9 @@ fn a_quote_that_never_closes_is_refused() {
     error: could not load "t.csv" into public.t
       caused by: unterminated CSV quoted field
       at: t.csv, line 3, byte 18
+
+    hint: A quote opens a value, and the input ends before another quote closes it. If quotes
+          … are ordinary characters in this input, use `--quote none`.
     "#);
 }
 

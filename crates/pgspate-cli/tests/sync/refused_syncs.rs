@@ -104,6 +104,32 @@ fn a_source_without_rows_is_refused() {
     assert_eq!(counts(&case, all), [0, 0, 10, 0]);
 }
 
+#[test]
+fn a_role_with_rights_on_columns_alone_is_told_what_it_lacks() {
+    let case = new_case();
+    case.put("t.csv", "id,kind,n\n1,a,2\n");
+    let role = format!("{}_writer", case.db.name());
+    case.db.run(&format!(
+        "create role {role}; grant select (id, kind, n), insert, update, delete on t to {role}"
+    ));
+    let mut command = command(&case, "t.csv --table t --quiet --no-delete");
+    let run = finish(spawn(command.env("PGOPTIONS", format!("-c role={role}"))));
+    case.db.run(&format!("drop owned by {role}; drop role {role}"));
+    assert!(run.refusal().contains("needs SELECT on the whole table"), "{}", run.stderr);
+}
+
+#[test]
+fn a_source_without_rows_has_no_scopes_for_scope_by() {
+    let case = new_case();
+    case.put("t.csv", "id,n\n");
+    for args in ["", "--allow-empty"] {
+        let run = sync(&case, &format!("t.csv --header yes --scope-by kind --set kind=a {args}"));
+        assert_eq!(run.status, Some(0), "{}", run.stderr);
+        assert!(run.stderr.contains("`--scope-by` finds no scope"), "{}", run.stderr);
+        assert_eq!(case.rows("t").len(), 10);
+    }
+}
+
 /// A header that is taken for a row would be inserted, and all other rows deleted.
 #[test]
 fn one_line_that_may_be_a_header_is_refused() {

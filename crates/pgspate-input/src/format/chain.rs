@@ -1,8 +1,11 @@
-//! Cuts several inputs one after the other, like one input.
+//! Cuts several inputs into chunks, as if they were one input.
 //!
 //! Opening an input takes time: an object store answers after tens of milliseconds, and compressed
 //! data must be decompressed before the first record is known. So threads open the next inputs
-//! while earlier ones are cut. The order of the chunks does not depend on them.
+//! while earlier ones are cut. One thread decompresses an input, often slower than the server
+//! writes. So several such inputs are cut side by side, a chunk of each in turn.
+//!
+//! A chunk's number depends on its input and its place there alone, and not on the turns.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,8 +17,8 @@ use crate::{Error, ErrorKind, Result};
 /// The most inputs that are opened before their turn.
 const AHEAD_MAX: usize = 8;
 
-/// The most memory that inputs are expected to take which are opened before their turn, in bytes.
-/// Data that compress unusually well take more.
+/// The most memory that all open inputs but one are expected to take, in bytes, for each two inputs
+/// that are cut side by side. Data that compress unusually well take more.
 const AHEAD_BYTES_MAX: u64 = 16 << 20;
 
 /// What an open input takes beside the bytes that it reads ahead: buffers and a thread's stack.
@@ -26,33 +29,58 @@ type OpenedCutter = Result<Box<dyn Cutter>>;
 /// Opens the cutter of the input with the given index.
 pub type OpenCutter = Arc<dyn Fn(usize) -> OpenedCutter + Send + Sync>;
 
-/// Cuts the inputs in order and numbers the chunks of all inputs consecutively.
+/// Cuts the inputs, and numbers the chunks in the order of the inputs.
 pub struct ChainCutter {
     open: OpenCutter,
     /// For each input, the memory that it takes if it is opened before its turn, in bytes. `None`:
-    /// it is opened in its turn.
+    /// it is opened in its turn, when all inputs before it are cut.
     ahead_bytes: Vec<Option<u64>>,
     /// The next inputs, which threads open.
     ahead: VecDeque<JoinHandle<OpenedCutter>>,
     /// The index of the next input.
     next_input: usize,
-    current: Option<Box<dyn Cutter>>,
-    seq: u64,
+    /// The inputs that are being cut, each with its index. The first one is cut next.
+    current: VecDeque<(usize, Box<dyn Cutter>)>,
+    /// The most inputs that are cut side by side.
+    side_by_side_max: usize,
 }
 
 impl ChainCutter {
     /// Returns a cutter over inputs, which `open` opens. `ahead_bytes` has, for each input, the
     /// memory in bytes that it takes if it is opened before its turn, or `None` for an input that
-    /// is not.
-    pub fn new(ahead_bytes: Vec<Option<u64>>, open: OpenCutter) -> ChainCutter {
+    /// is not. At most `side_by_side_max` inputs are cut side by side. With 1, the chunks have the
+    /// order of the inputs.
+    pub fn new(
+        ahead_bytes: Vec<Option<u64>>,
+        side_by_side_max: usize,
+        open: OpenCutter,
+    ) -> ChainCutter {
         ChainCutter {
             open,
             ahead_bytes,
             ahead: VecDeque::new(),
             next_input: 0,
-            current: None,
-            seq: 0,
+            current: VecDeque::new(),
+            side_by_side_max,
         }
+    }
+
+    /// Opens the next input if no input is being cut. Adds inputs that threads have opened.
+    fn add_inputs(&mut self) -> Result<()> {
+        if !self.current.is_empty() {
+            self.open_ahead();
+        }
+        while self.next_input < self.ahead_bytes.len() {
+            let is_opened = self.ahead.front().is_some_and(JoinHandle::is_finished);
+            let has_room = self.current.len() < self.side_by_side_max;
+            if !self.current.is_empty() && !(is_opened && has_room) {
+                break;
+            }
+            let index = self.next_input;
+            let cutter = self.open_next()?;
+            self.current.push_back((index, cutter));
+        }
+        Ok(())
     }
 
     /// Returns the cutter of the next input, and lets threads open the inputs after it.
@@ -71,12 +99,14 @@ impl ChainCutter {
 
     fn open_ahead(&mut self) {
         let next = self.next_input + self.ahead.len();
-        let opened = &self.ahead_bytes[self.next_input..next];
-        let mut bytes: u64 = opened.iter().flatten().map(|more| more + INPUT_BYTES).sum();
+        let current = self.current.iter().skip(1).map(|(index, _)| *index);
+        let opened = current.chain(self.next_input..next).filter_map(|it| self.ahead_bytes[it]);
+        let mut bytes: u64 = opened.map(|more| more + INPUT_BYTES).sum();
+        let bytes_max = AHEAD_BYTES_MAX * (self.side_by_side_max as u64).div_ceil(2);
         for index in next..self.ahead_bytes.len() {
             let Some(more) = self.ahead_bytes[index] else { return };
             bytes = bytes.saturating_add(more + INPUT_BYTES);
-            if bytes > AHEAD_BYTES_MAX || self.ahead.len() == AHEAD_MAX {
+            if bytes > bytes_max || self.ahead.len() == AHEAD_MAX {
                 return;
             }
             let open = Arc::clone(&self.open);
@@ -86,35 +116,30 @@ impl ChainCutter {
             self.ahead.push_back(thread);
         }
     }
+
+    /// Returns the next chunk of the inputs that are being cut.
+    fn next_chunk(&mut self) -> Result<Option<Chunk>> {
+        loop {
+            self.add_inputs()?;
+            let Some((index, mut cutter)) = self.current.pop_front() else { return Ok(None) };
+            if let Some(chunk) = cutter.next()? {
+                self.current.push_back((index, cutter));
+                return Ok(Some(chunk.of_input(index)));
+            }
+        }
+    }
 }
 
 impl Cutter for ChainCutter {
     fn next(&mut self) -> Result<Option<Chunk>> {
-        loop {
-            let Some(cutter) = &mut self.current else {
-                if self.next_input == self.ahead_bytes.len() {
-                    return Ok(None);
-                }
-                match self.open_next() {
-                    Ok(cutter) => self.current = Some(cutter),
-                    Err(error) => {
-                        // No input after this one is cut.
-                        self.next_input = self.ahead_bytes.len();
-                        self.ahead.clear();
-                        return Err(error);
-                    }
-                }
-                continue;
-            };
-            let Some(mut chunk) = cutter.next()? else {
-                self.current = None;
-                continue;
-            };
-            chunk.seq = self.seq;
-            chunk.input = self.next_input - 1;
-            self.seq += 1;
-            return Ok(Some(chunk));
+        let chunk = self.next_chunk();
+        if chunk.is_err() {
+            // No input is cut any more.
+            self.next_input = self.ahead_bytes.len();
+            self.ahead.clear();
+            self.current.clear();
         }
+        chunk
     }
 }
 
@@ -126,14 +151,24 @@ mod tests {
     use super::*;
     use crate::format::ChunkData;
 
-    /// Returns one chunk, whose line is the input's number.
-    struct OneChunk(Option<u64>);
+    /// Returns chunks of an input. Their line is the input's number.
+    struct TestInput {
+        line: u64,
+        chunks: std::ops::Range<u64>,
+    }
 
-    impl Cutter for OneChunk {
+    impl TestInput {
+        fn boxed(index: usize, chunks: u64) -> Box<dyn Cutter> {
+            Box::new(TestInput { line: index as u64, chunks: 0..chunks })
+        }
+    }
+
+    impl Cutter for TestInput {
         fn next(&mut self) -> Result<Option<Chunk>> {
-            Ok(self.0.take().map(|line| {
+            let line = self.line;
+            Ok(self.chunks.next().map(|seq| {
                 let data = ChunkData::Bytes(Vec::new());
-                Chunk { seq: 0, input: 0, byte: 0, line, first_row: 0, digest: None, data }
+                Chunk { seq, input: 0, byte: 0, line, first_row: 0, digest: None, data }
             }))
         }
     }
@@ -160,13 +195,21 @@ mod tests {
         }
     }
 
-    fn lines(cutter: &mut ChainCutter) -> (Vec<(u64, usize, u64)>, Option<String>) {
-        let mut lines = Vec::new();
+    /// Returns the input and the number within the input of the next chunk.
+    fn next_of(cutter: &mut ChainCutter) -> Result<Option<(usize, u64)>> {
+        Ok(cutter.next()?.map(|chunk| {
+            assert_eq!((Chunk::input_of(chunk.seq), chunk.line), (chunk.input, chunk.input as u64));
+            (chunk.input, chunk.seq_in_input())
+        }))
+    }
+
+    fn rest_of(cutter: &mut ChainCutter) -> (Vec<(usize, u64)>, Option<String>) {
+        let mut chunks = Vec::new();
         loop {
-            match cutter.next() {
-                Ok(Some(chunk)) => lines.push((chunk.seq, chunk.input, chunk.line)),
-                Ok(None) => return (lines, None),
-                Err(error) => return (lines, Some(error.to_string())),
+            match next_of(cutter) {
+                Ok(Some(chunk)) => chunks.push(chunk),
+                Ok(None) => return (chunks, None),
+                Err(error) => return (chunks, Some(error.to_string())),
             }
         }
     }
@@ -179,14 +222,13 @@ mod tests {
             seen.add(index);
             // The first input is opened only after the two inputs that may be opened early.
             assert!(index > 0 || seen.wait_for(3) == 3);
-            Ok(Box::new(OneChunk(Some(index as u64))) as _)
+            Ok(TestInput::boxed(index, 1))
         });
         let large = AHEAD_BYTES_MAX;
-        let mut cutter = ChainCutter::new(vec![None, Some(1), Some(2), Some(large), None], open);
-        let chunk = cutter.next().unwrap().unwrap();
-        assert_eq!((chunk.seq, chunk.input, chunk.line), (0, 0, 0));
-        let rest = vec![(1, 1, 1), (2, 2, 2), (3, 3, 3), (4, 4, 4)];
-        assert_eq!(lines(&mut cutter), (rest, None));
+        let ahead_bytes = vec![None, Some(1), Some(2), Some(large), None];
+        let mut cutter = ChainCutter::new(ahead_bytes, 1, open);
+        assert_eq!(next_of(&mut cutter).unwrap(), Some((0, 0)));
+        assert_eq!(rest_of(&mut cutter), (vec![(1, 0), (2, 0), (3, 0), (4, 0)], None));
         let mut opened = inputs.opened.lock().unwrap().clone();
         opened.sort_unstable();
         assert_eq!(opened, [0, 1, 2, 3, 4]);
@@ -196,11 +238,42 @@ mod tests {
     fn an_error_follows_the_chunks_of_earlier_inputs() {
         let open: OpenCutter = Arc::new(|index| match index {
             2 => Err(Error::new(ErrorKind::Source, "no such file")),
-            _ => Ok(Box::new(OneChunk(Some(index as u64)))),
+            _ => Ok(TestInput::boxed(index, 1)),
         });
-        let mut cutter = ChainCutter::new(vec![Some(1); 20], open);
-        let before = vec![(0, 0, 0), (1, 1, 1)];
-        assert_eq!(lines(&mut cutter), (before, Some("no such file".to_owned())));
+        let mut cutter = ChainCutter::new(vec![Some(1); 20], 1, open);
+        let before = vec![(0, 0), (1, 0)];
+        assert_eq!(rest_of(&mut cutter), (before, Some("no such file".to_owned())));
         assert!(cutter.next().unwrap().is_none());
+    }
+
+    #[test]
+    fn inputs_that_are_opened_are_cut_side_by_side() {
+        let open: OpenCutter = Arc::new(|index| Ok(TestInput::boxed(index, 3)));
+        let mut cutter = ChainCutter::new(vec![Some(1), Some(1), Some(1), None], 2, open);
+        assert_eq!(next_of(&mut cutter).unwrap(), Some((0, 0)));
+        let is_opened = |thread: &JoinHandle<OpenedCutter>| thread.is_finished();
+        while !cutter.ahead.iter().all(is_opened) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // There is room for two inputs. The last one is opened in its turn.
+        let [first, second] = [[(0, 1), (1, 0), (0, 2), (1, 1)], [(1, 2), (2, 0), (2, 1), (2, 2)]];
+        let last = [(3, 0), (3, 1), (3, 2)];
+        let rest: Vec<_> = first.into_iter().chain(second).chain(last).collect();
+        assert_eq!(rest_of(&mut cutter), (rest, None));
+    }
+
+    #[test]
+    fn open_inputs_take_no_more_memory_than_planned() {
+        let open: OpenCutter = Arc::new(|index| Ok(TestInput::boxed(index, 100)));
+        let half = AHEAD_BYTES_MAX / 2 - INPUT_BYTES;
+        for (side_by_side, inputs) in [(2, 3), (4, 5)] {
+            let mut cutter =
+                ChainCutter::new(vec![Some(half); 20], side_by_side, Arc::clone(&open));
+            for _ in 0..100 {
+                cutter.next().unwrap();
+                assert!(cutter.current.len() <= side_by_side);
+                assert!(cutter.current.len() + cutter.ahead.len() <= inputs);
+            }
+        }
     }
 }

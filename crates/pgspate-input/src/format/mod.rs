@@ -38,7 +38,8 @@ use crate::{Error, ErrorKind, InputPlace, Result};
 /// Whole records of one input: the unit of work and of retry.
 #[derive(Debug)]
 pub struct Chunk {
-    /// The chunk's number within the load, from 0.
+    /// The chunk's number within the load. Numbers ascend with the inputs, and within an input. See
+    /// [`Chunk::of_input`].
     pub seq: u64,
     /// The chunk's input: an index into the load's inputs.
     pub input: usize,
@@ -54,11 +55,31 @@ pub struct Chunk {
     pub data: ChunkData,
 }
 
+/// Bits of a chunk's number for its place in its input. The bits above have the input's index.
+const CHUNK_BITS: u32 = 40;
+
 impl Chunk {
     /// Returns a chunk of rows of a columnar file or a program.
     fn of_rows(seq: u64, input: usize, first_row: u64, rows: Arc<dyn BatchSource>) -> Chunk {
         let data = ChunkData::Rows(rows);
         Chunk { seq, input, byte: 0, line: 0, first_row, digest: None, data }
+    }
+
+    /// Returns the chunk of the input with this index. `self.seq` is the chunk's number within the
+    /// input, from 0, and becomes the number within the load: the first chunk of input `index` has
+    /// `index` times 2^40. So a number depends on no other input.
+    fn of_input(self, index: usize) -> Chunk {
+        Chunk { seq: (index as u64) << CHUNK_BITS | self.seq, input: index, ..self }
+    }
+
+    /// Returns the index of the input that has a chunk of this number.
+    pub fn input_of(seq: u64) -> usize {
+        (seq >> CHUNK_BITS) as usize
+    }
+
+    /// Returns the chunk's number within its input, from 0.
+    pub fn seq_in_input(&self) -> u64 {
+        self.seq & ((1 << CHUNK_BITS) - 1)
     }
 
     /// Returns where the chunk begins in its input. The position identifies the chunk when the

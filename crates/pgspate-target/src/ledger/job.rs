@@ -10,6 +10,7 @@ use super::identity::JobIdentity;
 use super::member::FleetMember;
 use super::{dropped_keys, emptied, schema, unlogged};
 use crate::{Error, ErrorKind, Result, TypedParameter, TypedQuery, WrittenTable, server_error};
+use pgspate_input::format::Chunk;
 
 /// A job's number in the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,6 +152,12 @@ impl WrittenChunks {
     /// Removes chunks that `others` lacks.
     pub fn keep_only(&mut self, others: &WrittenChunks) {
         self.records.retain(|chunk, _| others.records.contains_key(chunk));
+    }
+
+    /// Returns whether the chunks have numbers by their inputs. Earlier versions numbered the
+    /// chunks of all inputs consecutively.
+    pub(super) fn are_numbered_by_input(&self) -> bool {
+        self.records.values().all(|record| Chunk::input_of(record.chunk) == record.input)
     }
 
     /// Returns the number of the last input of these chunks. 0 without a chunk.

@@ -17,6 +17,7 @@ use super::shadow;
 use super::source_file::{SourceFingerprint, SourceMatch};
 use super::unlogged::{RowSurvival, row_survival};
 use crate::{Error, ErrorKind, Result};
+use pgspate_base::numbers::counted;
 
 /// What the ledger knows about the files of a load.
 #[derive(Debug, Clone, Default)]
@@ -355,6 +356,9 @@ impl UnfinishedReader<'_> {
         if let Some(other) = &known.continued {
             return Err(two_unfinished_error(other.record.job, record.job));
         }
+        if !done.are_numbered_by_input() {
+            return Err(earlier_version_error(record.job, done.rows_written()));
+        }
         known.continued = Some(ContinuedJob { record: found.record, done, files });
         Ok(())
     }
@@ -382,6 +386,10 @@ impl UnfinishedReader<'_> {
         }
         let written = read_written_chunks(self.client, JobId(record.job)).await?;
         let done = self.surviving_chunks(&found, written)?;
+        if !done.are_numbered_by_input() {
+            known.replace(found.record, true);
+            return Ok(());
+        }
         known.continued = Some(ContinuedJob { record: found.record, done, files });
         Ok(())
     }
@@ -427,6 +435,17 @@ impl UnfinishedReader<'_> {
              has written stay in the table."
         )))
     }
+}
+
+/// Returns the error for a job that an earlier version has begun, which numbered the chunks of
+/// several files in another way.
+fn earlier_version_error(job: i64, rows: u64) -> Error {
+    let message = format!("job {job} was begun by an earlier version of pgspate");
+    let rows = counted(rows, "row");
+    Error::new(ErrorKind::Ledger, message).hint(format!(
+        "Finish it with that version. Or remove its {rows} from the table, and load the files \
+         again with `--restart`."
+    ))
 }
 
 /// Returns the error for an empty table whose rows a trigger or another server may have moved.

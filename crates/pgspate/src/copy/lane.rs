@@ -187,7 +187,7 @@ impl Lane<'_, '_> {
                     true => session_closed_error(),
                     false => Error::new(ErrorKind::Bug, "a lane's task panicked").because(ended),
                 };
-                LaneFailure::of(self.shared.chunks(), error)
+                LaneFailure::of(self.shared.seq_end(), error)
             })?;
             let connection = result.map_err(|failure| *failure)?;
             finished.push(LaneSession { connection, rows_written: tally.rows_written });
@@ -203,7 +203,7 @@ impl Lane<'_, '_> {
         where_condition: &str,
     ) -> Result<RunningSession, LaneFailure> {
         let (shared, runtime) = (self.shared, self.runtime);
-        let failed = |error| LaneFailure::of(shared.chunks(), error);
+        let failed = |error| LaneFailure::of(shared.seq_end(), error);
         let connecting = async {
             let ready = shared.job.open_lane_session(where_condition).await?;
             if self.lost_session {

@@ -67,6 +67,13 @@ impl Lanes {
     fn is_auto(self) -> bool {
         matches!(self, Lanes::Auto(..))
     }
+
+    /// Returns the most lanes.
+    pub(crate) fn max(self) -> usize {
+        match self {
+            Lanes::Fixed(count) | Lanes::Auto(_, count) => count,
+        }
+    }
 }
 
 /// The time at which rows are committed.

@@ -79,6 +79,8 @@ pub(super) struct SharedRun<'a> {
     cutter: Mutex<Option<ChunkSource>>,
     /// Number of chunks that were cut so far.
     chunks: AtomicU64,
+    /// A number above those of all chunks that were cut so far.
+    seq_end: AtomicU64,
     /// Number of chunks that were skipped, because the ledger had them already.
     skipped: AtomicU64,
     /// The failure with the lowest chunk ordinal.
@@ -145,6 +147,7 @@ impl<'a> SharedRun<'a> {
             progress,
             cutter: Mutex::new(Some(cutter)),
             chunks: AtomicU64::new(0),
+            seq_end: AtomicU64::new(0),
             skipped: AtomicU64::new(0),
             failure: Mutex::new(None),
             failed_seq: AtomicU64::new(u64::MAX),
@@ -178,11 +181,14 @@ impl<'a> SharedRun<'a> {
                 ChunkSource::Direct(cutter) => cutter.next(),
                 ChunkSource::CutterThread(thread) => thread.next(|| self.is_over()),
             };
-            let seq = self.chunks.load(Relaxed);
+            let seq = match &result {
+                Ok(Some(chunk)) => chunk.seq,
+                _ => self.seq_end(),
+            };
             match result.and_then(|chunk| self.classify(chunk)) {
-                Ok(NextChunk::Written) => self.chunks.store(seq + 1, Relaxed),
+                Ok(NextChunk::Written) => self.count_cut_chunk(seq),
                 Ok(NextChunk::Unwritten(chunk)) => {
-                    self.chunks.store(seq + 1, Relaxed);
+                    self.count_cut_chunk(seq);
                     break Some(chunk);
                 }
                 Ok(NextChunk::End) => {
@@ -210,6 +216,11 @@ impl<'a> SharedRun<'a> {
         });
         self.progress.source_nanos.fetch_add(started.elapsed().as_nanos() as u64, Relaxed);
         chunk
+    }
+
+    fn count_cut_chunk(&self, seq: u64) {
+        self.chunks.fetch_add(1, Relaxed);
+        self.seq_end.fetch_max(seq + 1, Relaxed);
     }
 
     /// Adds the content's digest to a chunk, if the ledger records digests of this input.
@@ -247,15 +258,13 @@ impl<'a> SharedRun<'a> {
         };
         let chunk = self.add_digest(chunk).map_err(|(_, error)| error)?;
         if record.digest.is_some() && record.digest != chunk.digest {
-            let source = self.job.input_names.get(chunk.input).map_or("-", String::as_str);
-            let message =
-                format!("chunk {} of \"{source}\" has changed since it was written", chunk.seq);
+            let message = format!("{} has changed since it was written", self.name_chunk(&chunk));
             return Err(Error::new(ErrorKind::Ledger, message).hint(SOURCE_CHANGED_HINT));
         }
         if (record.input, record.position) != (chunk.input, chunk.position()) {
             let message = format!(
-                "chunk {} begins at {}, but began at {} when it was written",
-                chunk.seq,
+                "{} begins at {}, but began at {} when it was written",
+                self.name_chunk(&chunk),
                 chunk.position(),
                 record.position
             );
@@ -271,6 +280,12 @@ impl<'a> SharedRun<'a> {
         Ok(NextChunk::Written)
     }
 
+    /// Returns a chunk's number and input in words.
+    fn name_chunk(&self, chunk: &Chunk) -> String {
+        let source = self.job.input_names.get(chunk.input).map_or("-", String::as_str);
+        format!("chunk {} of \"{source}\"", chunk.seq_in_input())
+    }
+
     /// Returns the number of chunks that were skipped, because the ledger had them already.
     pub(super) fn skipped(&self) -> u64 {
         self.skipped.load(Relaxed)
@@ -279,6 +294,12 @@ impl<'a> SharedRun<'a> {
     /// Returns the number of chunks that were cut so far.
     pub(super) fn chunks(&self) -> u64 {
         self.chunks.load(Relaxed)
+    }
+
+    /// Returns a number above those of all chunks that were cut so far. A failure with this number
+    /// lets the lanes send these chunks.
+    pub(super) fn seq_end(&self) -> u64 {
+        self.seq_end.load(Relaxed)
     }
 
     /// Records a failure, unless a failure of an earlier chunk is recorded.

@@ -166,7 +166,7 @@ impl Attempt<'_> {
         };
         // The connection that has read the table writes the rows, too.
         let connection = control_session.connection;
-        let cutter = reading.cutter(plan, watch);
+        let cutter = reading.cutter(plan, watch, 1);
         let explain = |error| self.explain_failure(table, plan, error);
         let copied_by = |session| CopiedRows {
             session,

@@ -2,6 +2,7 @@
 //!
 //! Every attempt skips the chunks that the ledger has, so that no row is written twice.
 
+use std::num::NonZero;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -106,8 +107,18 @@ impl Load {
             Err(error) if error.is_retryable() => return Ok(CopyEnd::Interrupted(error)),
             Err(error) => return Err(error),
         };
-        let cutter = self.reading.cutter(&self.plan.rows, watch);
+        let cutter = self.reading.cutter(&self.plan.rows, watch, self.inputs_side_by_side());
         copy::run(&job, cutter, &watch.copy, &self.job.control_session.runtime)
+    }
+
+    /// Returns how many inputs are cut side by side, if threads read them ahead: one for each lane,
+    /// as far as there are processors. One lane writes the rows in the order of the inputs.
+    fn inputs_side_by_side(&self) -> usize {
+        let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+        match self.plan.one_statement {
+            true => 1,
+            false => self.plan.lanes.max().min(processors),
+        }
     }
 
     fn copy_job(&mut self) -> Result<CopyJob> {

@@ -14,6 +14,7 @@ mod late_keys;
 mod ledger_job;
 mod member;
 mod prepare;
+mod reject_flags;
 mod rejects;
 mod replace;
 mod report;

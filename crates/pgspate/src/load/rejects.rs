@@ -15,7 +15,6 @@ use futures_util::TryStreamExt;
 
 use super::Load;
 use crate::file::open_own;
-use crate::format::RowForm;
 use crate::numbers::counted;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::ledger::{self, JobId, JobRecord, RejectRecord};
@@ -106,18 +105,6 @@ fn belongs_to_job(path: &Path, job: i64) -> bool {
 }
 
 impl Load {
-    /// Returns the flags with which pgspate can load the file of rejects: the rows have the format
-    /// of the inputs.
-    pub(super) fn rejects_read_as(&self) -> String {
-        let format = self.reading.reject_format();
-        let header = match format.rows() {
-            RowForm::Delimited if self.reading.reject_header().is_empty() => " --header no",
-            RowForm::Delimited => " --header yes",
-            _ => "",
-        };
-        format!("--format {}{header}", format.name())
-    }
-
     /// Writes the rejected rows to the file of rejects, if the load has such a file. Returns the
     /// number of rows written to the file.
     pub(super) fn write_rejects(&self) -> Result<u64> {

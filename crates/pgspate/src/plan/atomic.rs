@@ -98,6 +98,8 @@ pub(super) fn choose_atomic_plan(
         check_replaceable(table, dependencies)?;
     }
     let obstacle = shadow_obstacle(table, request, dependencies, has_ledger, input);
+    // One transaction allows neither rejects nor commits of single chunks.
+    let needs_shadow = request.rejects || request.options.commit == Some(Commit::EachChunk);
     let is_small = input.stored_bytes.is_some_and(|bytes| bytes < ONE_TRANSACTION_BYTES_MAX);
     let (method, reason) = match (replace, obstacle) {
         (Some(ReplaceMode::Swap), Some(why)) => {
@@ -108,7 +110,9 @@ pub(super) fn choose_atomic_plan(
         (Some(ReplaceMode::Truncate), _) => (AtomicMethod::OneTransaction, "as asked".to_owned()),
         (Some(ReplaceMode::Swap), None) => (AtomicMethod::Swap, "as asked".to_owned()),
         (_, Some(why)) => (AtomicMethod::OneTransaction, why),
-        (_, None) if is_small => (AtomicMethod::OneTransaction, "the input is small".to_owned()),
+        (_, None) if is_small && !needs_shadow => {
+            (AtomicMethod::OneTransaction, "the input is small".to_owned())
+        }
         (_, None) => {
             let reason = "nothing is bound to the table itself; readers wait for the exchange only";
             (AtomicMethod::Swap, reason.to_owned())
@@ -236,13 +240,19 @@ impl LoadPlan {
     ) -> Result<()> {
         if atomic_plan.method == AtomicMethod::OneTransaction {
             if request.rejects {
-                let message = "rows cannot be set aside: all rows are to become visible at once, \
-                               which this table allows only in one transaction";
+                let message = format!(
+                    "rows cannot be set aside: all rows are to become visible in one transaction \
+                     ({})",
+                    atomic_plan.reason
+                );
                 return Err(Error::new(ErrorKind::Plan, message).hint("Leave `--rejects` out."));
             }
             if request.options.commit == Some(Commit::EachChunk) {
-                let message = "chunks cannot be committed one by one: all rows are to become \
-                               visible at once, which this table allows only in one transaction";
+                let message = format!(
+                    "chunks cannot be committed one by one: all rows are to become visible in one \
+                     transaction ({})",
+                    atomic_plan.reason
+                );
                 return Err(
                     Error::new(ErrorKind::Plan, message).hint("Leave `--commit chunk` out.")
                 );
@@ -363,11 +373,16 @@ mod tests {
             choose_atomic_plan(&table('r'), &request, &input(), false).unwrap().unwrap();
         assert_eq!(without_ledger.method, AtomicMethod::OneTransaction);
         let small = InputFacts { stored_bytes: Some(9), ..InputFacts::default() };
-        let small = choose_atomic_plan(&table('r'), &request, &small, true).unwrap().unwrap();
+        let choose = |request: &PlanRequest| {
+            choose_atomic_plan(&table('r'), request, &small, true).unwrap().unwrap()
+        };
+        let plan = choose(&request);
         assert_eq!(
-            (small.method, small.reason.as_str()),
+            (plan.method, plan.reason.as_str()),
             (AtomicMethod::OneTransaction, "the input is small")
         );
+        let rejecting = PlanRequest { rejects: true, ..request };
+        assert_eq!(choose(&rejecting).method, AtomicMethod::Swap);
     }
 
     #[test]

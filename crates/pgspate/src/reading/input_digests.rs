@@ -20,7 +20,7 @@ impl SniffedInputs {
     /// The errors of [`SniffedInputs::read_content`].
     pub(crate) fn have_chunks(&self, plan: &RowPlan, written: &WrittenChunks) -> Result<bool> {
         let mut left = written.chunks();
-        let mut cutter = self.cutter(plan, &Arc::default());
+        let mut cutter = self.cutter(plan, &Arc::default(), 1);
         while left > 0 {
             let Some(chunk) = cutter.next()? else { return Ok(false) };
             let Some(record) = written.get(chunk.seq) else { continue };

@@ -228,8 +228,14 @@ impl SniffedInputs {
         self.inputs.iter().map(Input::stored_bytes).sum()
     }
 
-    /// Returns a cutter over all inputs, from their start.
-    pub(crate) fn cutter(&self, plan: &RowPlan, watch: &Arc<LoadWatch>) -> Box<dyn Cutter> {
+    /// Returns a cutter over all inputs, from their start. Cuts up to `side_by_side` inputs that
+    /// are read ahead side by side. With 1, the chunks have the order of the inputs.
+    pub(crate) fn cutter(
+        &self,
+        plan: &RowPlan,
+        watch: &Arc<LoadWatch>,
+        side_by_side: usize,
+    ) -> Box<dyn Cutter> {
         let (reading, watch, chunk_bytes) = (self.clone(), Arc::clone(watch), plan.chunk_bytes);
         let mapping = self.field_mapping(plan);
         let targets = self.batch_targets(plan);
@@ -250,7 +256,7 @@ impl SniffedInputs {
             };
             cutter.map_err(|error| with_input_name(error, input))
         });
-        Box::new(ChainCutter::new(ahead_bytes, open))
+        Box::new(ChainCutter::new(ahead_bytes, side_by_side, open))
     }
 
     /// Opens the cutter of the input at position `index`.
@@ -404,6 +410,14 @@ impl SniffedInputs {
     /// loaded like the inputs.
     pub(crate) fn reject_header(&self) -> &[u8] {
         &self.header_line
+    }
+
+    /// Returns the dialect of delimited inputs.
+    pub(crate) fn dialect(&self) -> Option<&Dialect> {
+        match &self.shape {
+            RecordShape::Delimited { dialect, .. } => Some(dialect),
+            RecordShape::Keyed { .. } | RecordShape::Columns { .. } => None,
+        }
     }
 
     /// Returns the format for a file of rejected records: the format of the inputs, or JSON for

@@ -256,6 +256,11 @@ impl<'a> SyncAttempts<'a> {
             }
         }
         report.warnings.extend(sync.staging.reading.warnings());
+        if report.rows_in == 0 && matches!(sync.options.scope, Scope::By(_)) {
+            let warning = "the source has no rows, so `--scope-by` finds no scope, and no row is \
+                           deleted; `--scope` names the rows by a condition";
+            report.warnings.push(warning.to_owned());
+        }
         report.input.clone_from(&sync.evidence);
         report.names_warning.clone_from(&sync.staging.reading.names_warning);
         Ok(report)

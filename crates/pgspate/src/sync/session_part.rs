@@ -303,20 +303,28 @@ async fn compare(
     statements: &SyncStatements<'_>,
     report: &mut SyncReport,
 ) -> Result<()> {
-    let failed = || server_error("could not compare the source with the table".to_owned());
     if statements.split.is_some() {
         // An earlier attempt may have left its table of differences.
         let drop = format!("drop table if exists {DIFF}");
-        client.batch_execute(&drop).await.map_err(failed())?;
+        client.batch_execute(&drop).await.map_err(compare_error)?;
     }
     let diff = statements.diff();
-    statements.planned(client).allow_nested_loop(&diff).await.map_err(failed())?;
-    client.batch_execute(&diff).await.map_err(failed())?;
-    client.batch_execute(&statements.analyze_diff()).await.map_err(failed())?;
-    let row = client.query_one(&statements.count_differences(), &[]).await.map_err(failed())?;
+    statements.planned(client).allow_nested_loop(&diff).await.map_err(compare_error)?;
+    client.batch_execute(&diff).await.map_err(compare_error)?;
+    client.batch_execute(&statements.analyze_diff()).await.map_err(compare_error)?;
+    let row =
+        client.query_one(&statements.count_differences(), &[]).await.map_err(compare_error)?;
     (report.deleted, report.updated) = (count_at(&row, 0), count_at(&row, 1));
     report.inserted = count_at(&row, 2);
     Ok(())
+}
+
+fn compare_error(error: tokio_postgres::Error) -> Error {
+    let is_forbidden = error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE);
+    let hint = "A sync reads system columns of the table. This needs SELECT on the whole table, \
+                not only on its columns.";
+    server_error("could not compare the source with the table".to_owned())(error)
+        .hint_if(is_forbidden.then_some(hint))
 }
 
 /// Deletes rows, then updates rows, then inserts rows. In this order, unique values may move

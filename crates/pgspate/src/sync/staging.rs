@@ -215,7 +215,7 @@ impl Staging {
             let began = Instant::now();
             let attempt = match self.copy_job() {
                 Ok(job) => {
-                    let cutter = self.reading.cutter(&self.plan, watch);
+                    let cutter = self.reading.cutter(&self.plan, watch, 1);
                     copy::run(&job, cutter, &watch.copy, &self.control_session.runtime)
                 }
                 Err(error) if error.is_retryable() => Ok(CopyEnd::Interrupted(error)),
@@ -335,7 +335,7 @@ impl Staging {
     /// Encodes the first rows of the source, and returns them.
     pub(super) fn first_rows(&self, watch: &Arc<LoadWatch>) -> Result<Encoded> {
         let (mut encoder, mut out) = (self.make_encoder()?(), Encoded::default());
-        if let Some(chunk) = self.reading.cutter(&self.plan, watch).next()? {
+        if let Some(chunk) = self.reading.cutter(&self.plan, watch, 1).next()? {
             encoder.begin(Arc::new(chunk), EncodeMode::Binary)?;
             encoder.fill(&mut out, PIECE_BYTES)?;
         }

@@ -346,6 +346,10 @@ impl DelimitedEncoder {
                      has line ends, {convert} makes all of them newlines."
                 ))
             }
+            LineFault::Unterminated => error.hint(
+                "A quote opens a value, and the input ends before another quote closes it. If \
+                 quotes are ordinary characters in this input, use `--quote none`.",
+            ),
             _ => error,
         }
     }
