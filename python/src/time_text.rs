@@ -50,7 +50,21 @@ fn has_long_offset(value: &Bound<'_, PyAny>) -> PyResult<bool> {
 
 /// Returns the text of a datetime. The function `str` of a subclass may return another text.
 fn datetime_text(value: &Bound<'_, PyAny>) -> PyResult<String> {
-    value.call_method1(intern!(value.py(), "isoformat"), (" ",))?.extract()
+    let text: String = value.call_method1(intern!(value.py(), "isoformat"), (" ",))?.extract()?;
+    Ok(shorten_fraction(text))
+}
+
+/// Returns the text of a time with the fraction of its second as PostgreSQL prints it: without
+/// zeros at the end. A column of text stores this text.
+fn shorten_fraction(mut text: String) -> String {
+    if let Some(point) = text.find('.') {
+        let is_digit = |byte: &u8| byte.is_ascii_digit();
+        let digits = text.bytes().skip(point + 1).take_while(is_digit).count();
+        let end = point + 1 + digits;
+        let zeros = text[point + 1..end].bytes().rev().take_while(|byte| *byte == b'0').count();
+        text.replace_range(end - zeros..end, "");
+    }
+    text
 }
 
 /// Writes a time. A zone such as Europe/Berlin has no offset without a date, and `str()` would
@@ -63,7 +77,7 @@ pub(crate) fn write_time(value: &Bound<'_, PyAny>, out: &mut String) -> Result<(
         let hint = "Give a datetime, or a time with a fixed offset: `datetime.timezone(...)`.";
         return Err(RowFault::Value(Error::new(ErrorKind::Type, message).hint(hint)));
     }
-    out.push_str(value.call_method0(intern!(py, "isoformat"))?.extract::<String>()?.as_str());
+    out.push_str(&shorten_fraction(value.call_method0(intern!(py, "isoformat"))?.extract()?));
     Ok(())
 }
 
@@ -128,6 +142,6 @@ pub(crate) fn write_interval(micros: i128, out: &mut String) {
     let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
     let _ = write!(out, "{hours:02}:{minutes:02}:{:02}", seconds % 60);
     if micros != 0 {
-        let _ = write!(out, ".{micros:06}");
+        out.push_str(&shorten_fraction(format!(".{micros:06}")));
     }
 }

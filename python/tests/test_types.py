@@ -61,6 +61,8 @@ VALUES = [
     ("interval", [dt.timedelta(0), dt.timedelta(days=-1, seconds=5), dt.timedelta(days=3),
                   dt.timedelta(microseconds=1), dt.timedelta(days=400, hours=25),
                   dt.timedelta(seconds=-1)]),
+    ("varchar(40)", [dt.datetime(2024, 1, 2, 3, 4, 5, 600_000), dt.time(1, 2, 3, 450_000),
+                     dt.timedelta(seconds=1, microseconds=500_000)]),
     ("json", [Json({"a": [1, None, "ä"]}), Json([1.5, True]), '{"b":  2}']),
     ("jsonb", [Jsonb({"a": [1, None, "ä"]}), Jsonb("text"), '{"b":  2}']),
     ("int[]", [[], [1, None, -3], [[1, 2], [3, 4]]]),

@@ -146,7 +146,7 @@ fn a_role_that_does_not_own_the_table_is_told_what_to_grant() {
     assert_snapshot!(said, @"
     error: must be owner of table public.t to add columns
 
-    hint: Let [OWNER] run `grant [OWNER] to [DATABASE]r`, or this statement:
+    hint: Let [OWNER] run this statement:
     alter table public.t
         add column n bigint;
     ");
@@ -250,6 +250,12 @@ fn types_of_added_columns_can_be_chosen() {
     case.load(args).success();
     assert_eq!(case.columns(), "id integer, Price numeric(10,2), code character varying(9)");
     case.load(args).success();
+    // A type of the user's own, as in CREATE TABLE.
+    case.db.run("create type mood as enum ('sad', 'glad')");
+    case.put("mood.csv", "id,mood\n4,glad\n");
+    case.load("mood.csv --table t --quiet --add-columns --type mood=mood").success();
+    assert!(case.columns().ends_with(", mood mood"), "{}", case.columns());
+    case.db.run("alter table t drop mood");
     case.put("bad.csv", "id,code,n\n4,0123456789,5\n");
     let said = case.refusal("bad.csv --table t --add-columns --type n=nothing");
     assert!(said.contains("type \"nothing\" does not exist"), "{said}");

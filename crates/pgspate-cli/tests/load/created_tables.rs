@@ -38,6 +38,18 @@ fn a_column_whose_type_was_chosen_is_not_widened() {
 }
 
 #[test]
+fn the_sequence_of_a_created_column_is_advanced() {
+    for flags in ["", "--commit chunk", "--replace", "--no-ledger"] {
+        let case = LoadCase::new("");
+        case.put("t.csv", "id,v\n5,a\n6,b\n");
+        let args = format!("t.csv --create --type id=bigserial --primary-key id {flags}");
+        let said = case.load(&args).success();
+        assert!(said.contains("moved to 6"), "{flags}: {said}");
+        assert_eq!(case.value("insert into t (v) values ('n') returning id"), "7", "{flags}");
+    }
+}
+
+#[test]
 fn rows_that_break_the_primary_key_are_refused_and_the_table_is_dropped() {
     let case = LoadCase::new("");
     case.put("t.csv", "a,b\n1,1\n1,2\n");

@@ -250,7 +250,11 @@ pub(crate) fn kill(mut child: Child) {
 }
 
 /// Starts a load of the folder `in` that waits at the row `id`. Also returns what lets it continue.
-pub(crate) fn block_at(case: &LoadCase, id: u64, flags: &str) -> (Child, impl FnOnce()) {
+pub(crate) fn block_at<'a>(
+    case: &'a LoadCase,
+    id: u64,
+    flags: &str,
+) -> (Child, impl FnOnce() + use<'a>) {
     case.db.run(&format!("create unique index held on t (id) where id = {id}"));
     let (runtime, holder) = session(&case.db.dsn());
     let sql = format!("begin; insert into t values ({id}, 'held')");

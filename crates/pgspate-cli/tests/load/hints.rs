@@ -230,9 +230,9 @@ fn names_that_are_columns_in_snake_case_have_a_hint() {
     assert_snapshot!(case.refusal("t.csv"), @r#"
     error: column "Order ID" of relation "t" does not exist
 
-    hint: `--snake-case` reads this name as "order_id". Name the columns for the input's fields
-          … with `--columns a,b,...`, skip fields without a column with `--ignore-unknown`, or
-          … add columns with `--add-columns`.
+    hint: `--snake-case` reads this name as "order_id". Name the columns for the input's
+          … fields with `--columns a,b,...`, skip fields without a column with
+          … `--ignore-unknown`, or add columns with `--add-columns`.
     "#);
     case.load("t.csv --snake-case --quiet").success();
     assert_eq!(case.rows("t").len(), 1);

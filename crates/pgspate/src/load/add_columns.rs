@@ -20,6 +20,7 @@ use pgspate_target::connect::Connection;
 use pgspate_target::session::WaitLimits;
 use pgspate_target::{
     TargetColumn, TargetTable, TypedQuery, locking_sessions, quote_ident, server_error,
+    under_users_path_sql,
 };
 
 /// Lock timeout of one attempt. Other sessions queue behind the lock request for this time.
@@ -28,13 +29,15 @@ const LOCK_ATTEMPT: &str = "2s";
 const LOCK_PAUSE: Duration = Duration::from_millis(500);
 
 /// Whether the role may alter the table, the table's owner, the role, and the partitioned table of
-/// which the table is a partition. The last column is whether the role may run LOCK TABLE on it.
+/// which the table is a partition. Then whether the role may run LOCK TABLE on it, and whether the
+/// owner is a superuser.
 const OWNER_SQL: &str = "\
 select pg_has_role(c.relowner, 'usage'), quote_ident(pg_get_userbyid(c.relowner)),
        quote_ident(current_user),
        (select i.inhparent::regclass::text from pg_inherits i
         where i.inhrelid = c.oid and c.relispartition),
-       c.relkind in ('r', 'p') and has_table_privilege(c.oid, 'update, delete, truncate')
+       c.relkind in ('r', 'p') and has_table_privilege(c.oid, 'update, delete, truncate'),
+       (select rolsuper from pg_roles where oid = c.relowner)
 from pg_class c where c.oid = $1";
 
 /// A column that was added to the table.
@@ -156,7 +159,12 @@ impl ColumnsToAdd {
         let message = format!("must be owner of table {} to add columns", self.table);
         Err(Error::new(ErrorKind::Plan, message)
             .with_sqlstate(SqlState::INSUFFICIENT_PRIVILEGE)
-            .hint(format!("Let {owner} run `grant {owner} to {role}`, or this statement:\n{sql};")))
+            .hint(match row.get(5) {
+                true => format!("Let {owner} run this statement:\n{sql};"),
+                false => {
+                    format!("Let {owner} run `grant {owner} to {role}`, or this statement:\n{sql};")
+                }
+            }))
     }
 
     /// Lets the server describe the columns, by a temporary table that is rolled back. So the
@@ -164,8 +172,9 @@ impl ColumnsToAdd {
     async fn describe(&self, connection: &Connection) -> Result<Vec<TargetColumn>> {
         let client = &connection.client;
         let definitions: Vec<_> = self.definitions().collect();
-        let create =
-            format!("begin; create temporary table pgspate_columns ({})", definitions.join(", "));
+        // The user's types are those of the user's path.
+        let create = format!("create table pg_temp.pgspate_columns ({})", definitions.join(", "));
+        let create = format!("begin; {}", under_users_path_sql(&create));
         let (created, table, rolled_back) = tokio::join!(
             biased;
             client.batch_execute(&create),

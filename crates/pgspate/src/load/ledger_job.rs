@@ -8,7 +8,7 @@ use super::{Load, LoadWatch, NewTable, create};
 use crate::copy::CopyOutcome;
 use crate::job::{JobSession, RetryAfterConnectionLoss};
 use crate::numbers::counted;
-use crate::plan::AtomicMethod;
+use crate::plan::{AtomicMethod, written_sequences};
 use crate::reading::SniffedInputs;
 use crate::source::Input;
 use crate::{Error, ErrorKind, Result};
@@ -16,7 +16,7 @@ use pgspate_target::ledger::{
     self, EmptyTable, FinishedJobs, JobIdentity, JobLookup, OpenOptions, OpenOutcome, RowsIn,
     SourceFingerprint,
 };
-use pgspate_target::{TableStorage, UnloggedExtent, server_error};
+use pgspate_target::{Sequence, TableStorage, UnloggedExtent, server_error};
 
 /// Reads the state of each input. Blocks.
 pub(super) fn read_fingerprints(reading: &SniffedInputs) -> Result<Vec<SourceFingerprint>> {
@@ -213,6 +213,16 @@ impl Load {
                 Err(error)
             }
         }
+    }
+
+    /// Looks up the sequences of the table that this load has created.
+    pub(super) fn read_new_sequences(&mut self) -> Result<()> {
+        let table = self.table.sql_name.clone();
+        let read = async |client: &Client| Sequence::read_of(client, &table).await;
+        let sequences = self.job.with_client(read)?;
+        self.plan.maintenance.sequences = written_sequences(&sequences, &self.plan.rows.columns);
+        self.table_changes.maintenance_facts.sequences = sequences;
+        Ok(())
     }
 
     /// Takes over the table that an interrupted earlier run created. This load may widen the

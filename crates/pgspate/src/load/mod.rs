@@ -286,6 +286,9 @@ impl Load {
         {
             return Ok(None);
         }
+        if self.new_table.is_some() {
+            self.retry_after_connection_loss(&watch.copy, Load::read_new_sequences)?;
+        }
         if let (Some(path), Some(opened)) = (&self.options.rejects, &self.job.opened) {
             let guard = rejects::lock_rejects_file(path, opened.job.0, &self.reading.names())?;
             self.rejects_guard = Some(guard);

@@ -9,7 +9,7 @@ use std::fmt;
 use super::{AtomicMethod, AtomicPlan, PlanOptions, PlanRequest, PlannedColumn};
 use crate::copy::Commit;
 use crate::{Error, ErrorKind, Result};
-use pgspate_target::{IndexKind, MaintenanceFacts, TableIndex, TargetTable};
+use pgspate_target::{IndexKind, MaintenanceFacts, Sequence, TableIndex, TargetTable};
 
 /// A choice of the user about an optional step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -89,6 +89,16 @@ pub struct MaintenancePlan {
     pub sequences: Vec<(String, String)>,
 }
 
+/// Returns the columns among `written` that have a sequence, each with its sequence.
+pub(crate) fn written_sequences(
+    sequences: &[Sequence],
+    written: &[PlannedColumn],
+) -> Vec<(String, String)> {
+    let is_written = |it: &&Sequence| written.iter().any(|column| column.name == it.column);
+    let written = sequences.iter().filter(is_written);
+    written.map(|it| (it.column.clone(), it.name.clone())).collect()
+}
+
 impl MaintenancePlan {
     /// Plans the maintenance of a table.
     ///
@@ -112,9 +122,6 @@ impl MaintenancePlan {
             name: it.name.clone(),
             kept_because: kept_because(it),
         };
-        let sequences = facts.maintenance_facts.sequences.iter();
-        let written_sequences =
-            sequences.filter(|it| written.iter().any(|column| column.name == it.column));
         Ok(MaintenancePlan {
             indexes: facts.maintenance_facts.indexes.iter().map(choice).collect(),
             rebuilds: drops,
@@ -122,7 +129,7 @@ impl MaintenancePlan {
             autovacuum_pause: pause_reason(facts, &request.options)?,
             analyze: request.options.analyze,
             vacuum: request.options.vacuum,
-            sequences: written_sequences.map(|it| (it.column.clone(), it.name.clone())).collect(),
+            sequences: written_sequences(&facts.maintenance_facts.sequences, written),
         })
     }
 

@@ -27,6 +27,7 @@ pub(crate) use date_formats::hint_date_format;
 pub(crate) use encoding::encoding_name_hint;
 pub(crate) use explain::describe_route;
 pub(crate) use lanes::one_statement_reason;
+pub(crate) use maintenance::written_sequences;
 pub use maintenance::{AutoChoice, IndexChoice, MaintenancePlan};
 pub use routing::Routing;
 pub use rows::{RowPlan, RowRequest};
