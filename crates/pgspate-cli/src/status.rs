@@ -34,7 +34,9 @@ pub(crate) fn run(args: &StatusArgs, style: TerminalStyle) -> Result<CommandAnsw
             print_json(&ForgottenJob { job, forgotten: true })?;
         }
         if !args.quiet {
-            write_stderr_line(format!("job {job} is forgotten; its rows stay in the table"));
+            write_stderr_line(format!(
+                "job {job} is forgotten; rows that it has written to the table stay there"
+            ));
         }
         return Ok(CommandAnswer::Yes);
     }

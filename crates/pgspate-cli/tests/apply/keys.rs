@@ -361,8 +361,8 @@ fn events_of_tables_without_a_key_need_the_whole_old_row() {
       caused by: the table has no primary key, and the event does not have the whole old row
       at: u.ndjson, line 1
 
-    hint: Give the table a primary key, or have the source send whole old rows: in
-          … PostgreSQL, `alter table ... replica identity full`.
+    hint: Give the table a primary key, or have the source send whole old rows, with all
+          … columns of the target: in PostgreSQL, `alter table ... replica identity full`.
     ");
 }
 

@@ -188,8 +188,8 @@ fn a_quote_that_never_closes_is_refused() {
       caused by: unterminated CSV quoted field
       at: t.csv, line 3, byte 18
 
-    hint: A quote opens a value, and the input ends before another quote closes it. If quotes
-          … are ordinary characters in this input, use `--quote none`.
+    hint: A quote opens a value, and the input ends before another quote closes it. If
+          … quotes are ordinary characters in this input, use `--quote none`.
     "#);
 }
 
@@ -273,6 +273,9 @@ fn a_truncated_parquet_file_is_refused() {
 
     hint: The file does not end with its footer. Copy or write the file again.
     ");
+    case.put("z.parquet", b"\x28\xb5\x2f\xfd, and more bytes");
+    let said = case.refusal("z.parquet --table t");
+    assert!(said.contains("the Parquet file is compressed as a whole"), "{said}");
     case.put("u.parquet", "id,name\n1,a\n");
     assert_snapshot!(case.refusal("u.parquet --table t"), @"
     error: not a Parquet file

@@ -323,6 +323,12 @@ fn check_ends(name: &str, ranges: &dyn RangeReader) -> Result<()> {
         (b"PAR1", _) => Err(Error::new(ErrorKind::Format, "the Parquet file is truncated")
             .at(place(name))
             .hint("The file does not end with its footer. Copy or write the file again.")),
+        ([0x1f, 0x8b, ..] | [0x28, 0xb5, 0x2f, 0xfd], _) => {
+            let message = "the Parquet file is compressed as a whole, by gzip or zstd";
+            Err(Error::new(ErrorKind::Format, message)
+                .at(place(name))
+                .hint("Decompress it first. Parquet itself compresses the columns."))
+        }
         _ => Err(Error::new(ErrorKind::Format, "not a Parquet file")
             .at(place(name))
             .hint("Name the format of the file with `--format`.")),
