@@ -232,9 +232,9 @@ async fn classify_columns(staging: &Staging, options: &SyncOptions) -> Result<Sy
     let nondeterministic = keys::nondeterministic_columns(client, table).await?;
     let key = match options.key.is_empty() {
         false => options.key.clone(),
-        true => keys::primary_key(client, table).await?,
+        true => table.primary_key(),
     };
-    let is_unique = columns::is_unique(client, table, &key).await?;
+    let is_unique = table.is_unique(&key);
     let operators = keys::equality_operators(client, table).await?;
     columns::check_comparable(client, table, "key", &key, &operators).await?;
     if let Scope::By(names) = &options.scope {
