@@ -358,11 +358,14 @@ impl PreparedSync {
     fn run_to_end(mut self, watch: &Arc<LoadWatch>) -> Result<SyncReport> {
         let started = Instant::now();
         self.staging.check_keys_early(self.options.is_check, watch)?;
-        let reading = TempSpace::read(self.staging.control(), &self.staging.table);
-        let space = self.runtime.block_on(reading)?;
-        // The stored bytes of a compressed source are a lower bound of the staged bytes.
-        space.check(self.staging.stored_bytes()).map_err(|error| self.explain_failure(error))?;
-        self.staging.table_bytes = space.table_bytes;
+        if !self.staging.is_small() {
+            let reading = TempSpace::read(self.staging.control(), &self.staging.table);
+            let space = self.runtime.block_on(reading)?;
+            // The stored bytes of a compressed source are a lower bound of the staged bytes.
+            space
+                .check(self.staging.stored_bytes())
+                .map_err(|error| self.explain_failure(error))?;
+        }
         if let Some(extent) = self.extent {
             match self.run_with_read_ahead(extent, watch, started)? {
                 Some(report) => return Ok(report),
