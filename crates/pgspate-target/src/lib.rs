@@ -30,6 +30,7 @@ mod signalled_sessions;
 mod similar_table;
 mod storage;
 mod table;
+mod table_lookup;
 mod table_parts;
 pub mod table_properties;
 mod trust;
@@ -59,8 +60,9 @@ pub use similar_table::suggest_table;
 pub use storage::{StorageFacts, TableStorage};
 pub use table::{
     ALTERED_TABLES, KnownDefinitions, LEDGER_SCHEMA, NO_HYPERTABLE_GUARD, REFUSE_ALTERED_TABLES,
-    TargetColumn, TargetTable, Trigger, check_is_user_schema,
+    TargetColumn, TargetTable, Trigger, UniqueKey, check_is_user_schema,
 };
+pub use table_lookup::FoundTable;
 pub use table_parts::UnloggedExtent;
 pub(crate) use trust::is_trusted_sql;
 pub use trust::untrusted_owner_sql;

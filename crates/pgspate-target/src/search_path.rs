@@ -12,6 +12,12 @@ const PINNED_PATH: &str = "pg_catalog, pg_temp";
 /// The session setting that keeps the user's search path.
 const USERS_PATH_SETTING: &str = "pgspate.search_path";
 
+/// The session setting that keeps the oid of the table that was looked up last, or 0.
+const FOUND_TABLE_SETTING: &str = "pgspate.table";
+
+/// The oid in [`FOUND_TABLE_SETTING`], as SQL.
+pub(super) const FOUND_TABLE: &str = "current_setting('pgspate.table')::oid";
+
 /// Settings by which the server notices within a minute that the client's host was lost. By default
 /// it notices after two hours, and the session keeps its locks until then.
 const KEEPALIVES: [(&str, u32); 3] =
@@ -83,10 +89,14 @@ pub fn under_users_path_sql(statements: &str) -> String {
 
 /// Returns the common table expression `target` for a `with` clause. Its column `oid` is the oid of
 /// the table that $1 names under the user's path, or NULL. The server parses the query before the
-/// query changes the path.
+/// query changes the path. Later queries of the session get the oid by [`FOUND_TABLE`].
 pub(super) fn table_lookup_cte() -> String {
     let lookup = with_users_path_sql("to_regclass($1)::oid", "oid");
-    format!("target as materialized ({lookup})")
+    format!(
+        "found as materialized ({lookup}), \
+         target as materialized (select oid, set_config('{FOUND_TABLE_SETTING}', \
+                                     coalesce(oid, 0)::text, false) from found)"
+    )
 }
 
 /// Returns a query whose column `name` is an expression that is evaluated under the user's path.

@@ -1,21 +1,20 @@
 //! Facts of a table: its columns and their types, and everything that makes writes slow or
 //! restricts them.
 //!
-//! The facts are read once, before planning, in one round trip. The queries work on PostgreSQL 13
-//! and newer, and change nothing. Other modules decide what follows from the facts.
+//! The facts are read once, before planning (`table_lookup.rs`). Reading changes nothing. Other
+//! modules decide what follows from the facts.
 
-use std::collections::HashMap;
 use std::sync::LazyLock;
 
+use tokio_postgres::Client;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Row};
 
 use super::search_path::table_lookup_cte;
-use super::table_parts::{RowPlaces, UnloggedExtent, beneath_sql, row_places_sql};
-use super::{TableStorage, TypedParameter, TypedQuery, WrittenTable, server_error};
+use super::table_parts::UnloggedExtent;
+use super::{TableStorage, TypedParameter, TypedQuery, WrittenTable};
 use crate::{Error, ErrorKind, Result};
 use pgspate_base::is_alike;
-use pgspate_input::types::{PgType, TypeKind};
+use pgspate_input::types::PgType;
 
 /// A table as the catalog describes it.
 #[derive(Debug, Clone)]
@@ -40,10 +39,14 @@ pub struct TargetTable {
     pub self_references: Vec<String>,
     /// Names of indexes, each with whether the index enforces uniqueness or exclusion.
     pub indexes: Vec<(String, bool)>,
+    /// The primary key, and the unique indexes that can identify rows.
+    pub unique_keys: Vec<UniqueKey>,
     /// Enabled rules for INSERT, UPDATE or DELETE. Views have those of the relations beneath, too.
     pub rules: Vec<RewriteRule>,
     /// Number of leaf partitions.
     pub partitions: i64,
+    /// Whether other tables inherit from the table. Partitions and chunks of a hypertable count.
+    pub has_children: bool,
     /// Whether row-level security applies to the current role.
     pub row_security: bool,
     /// Whether one transaction may commit on several servers: the database has Citus.
@@ -58,8 +61,21 @@ pub struct TargetTable {
     /// Whether a trigger writes the rows instead of an INSERT into a view, so that they may be in
     /// any table.
     pub is_written_by_triggers: bool,
-    /// A digest of the table's definition, for [`KnownDefinitions`].
+    /// A digest of the table's definition, for [`KnownDefinitions`]; empty if it was not asked for.
     pub fingerprint: String,
+}
+
+/// A unique index without expressions: its columns, in the index's order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UniqueKey {
+    /// Names of the columns, unquoted.
+    pub columns: Vec<String>,
+    /// Whether the index is that of the primary key.
+    pub is_primary: bool,
+    /// Whether no two rows of the table itself can have the same values in the columns. These
+    /// cannot be NULL, and the index is valid, covers all rows, and uses the default equality of
+    /// their types.
+    pub identifies_rows: bool,
 }
 
 /// A rule of a table (`create rule`).
@@ -76,8 +92,8 @@ pub struct RewriteRule {
 }
 
 impl RewriteRule {
-    /// Parses an element of [`rules_sql`].
-    fn parse(text: &str) -> RewriteRule {
+    /// Parses a rule: a letter for each fact, and the name.
+    pub(super) fn parse(text: &str) -> RewriteRule {
         let (facts, name) = text.split_at(3);
         RewriteRule {
             name: name.to_owned(),
@@ -128,19 +144,12 @@ pub struct Trigger {
     pub is_before: bool,
 }
 
-const TABLE: &str = "\
-select c.oid, n.nspname::text, c.relname::text, c.relkind::text,
-       quote_ident(n.nspname) || '.' || quote_ident(c.relname),
-       (select count(*) from pg_partition_tree(c.oid) where isleaf and relid <> c.oid),
-       row_security_active(c.oid),
-       exists (select from pg_extension where extname = 'citus')";
-
 /// A digest of what decides how rows of table `c` are written. It includes the table's name, kind,
 /// persistence, columns, defaults, unique indexes, rules, triggers and foreign keys. It includes
 /// row-level security of the table and of the tables that a foreign key connects with it. All names
 /// are qualified, because the user's search path may be active. Foreign keys are known by their
 /// triggers, as `pg_constraint` has no index on the referenced table.
-const FINGERPRINT: &str = "\
+pub(super) const FINGERPRINT: &str = "\
 pg_catalog.hashtextextended(pg_catalog.concat_ws(';',
   (select pg_catalog.concat_ws(' ', f.relname, f.relnamespace, f.relkind, f.relpersistence)
    from pg_catalog.pg_class f where f.oid operator(pg_catalog.=) c.oid),
@@ -229,53 +238,6 @@ impl<'a> KnownDefinitions<'a> {
     }
 }
 
-/// Returns the rules for writing statements on `c`, and on the relations beneath a view: a letter
-/// for each fact, and the name.
-fn rules_sql() -> String {
-    format!(
-        "array(select case when is_instead then 'i' else 'a' end \
-                     || case when ev_type = '3' then 'i' else 'o' end \
-                     || case when e.relkind = 'v' then 'v' else 't' end || rulename::text \
-               from pg_rewrite join pg_class e on e.oid = ev_class \
-               where ev_class in ({}) and ev_type <> '1' and ev_enabled <> 'D' order by 1)",
-        beneath_sql("c.oid")
-    )
-}
-
-const FROM: &str = "\
-from pg_class c join pg_namespace n on n.oid = c.relnamespace
-where c.oid = (select oid from target)";
-
-const COLUMNS: &str = "\
-select a.attname::text, a.atttypid, a.atttypmod, a.attnotnull, a.attgenerated <> '',
-       a.attidentity <> '',
-       coalesce(pg_get_expr(d.adbin, d.adrelid),
-                (select t.typdefault from pg_type t where t.oid = a.atttypid)),
-       exists (select from regexp_matches(d.adbin::text, ':(?:func|opfunc)id (\\d+)', 'g') as m(id)
-               join pg_proc p on p.oid = m.id[1]::oid
-               where p.provolatile = 'v' and p.oid <> 'nextval(regclass)'::regprocedure),
-       format_type(a.atttypid, a.atttypmod), a.attidentity = 'a'
-from pg_attribute a left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
-where a.attrelid = (select oid from target) and a.attnum > 0 and not a.attisdropped
-order by a.attnum";
-
-/// Every type used by the table's columns, including element, base and range subtypes.
-const TYPES: &str = "\
-used(oid) as (
-  select atttypid from pg_attribute
-  where attrelid = (select oid from target) and attnum > 0 and not attisdropped
-  union
-  select part.oid from used join pg_type t on t.oid = used.oid
-  left join pg_range r on r.rngtypid = t.oid
-  cross join lateral (values (t.typelem), (t.typbasetype), (coalesce(r.rngsubtype, 0))) part(oid)
-  where part.oid <> 0)
-select t.oid, format_type(t.oid, null), t.typtype::text, t.typbasetype, t.typtypmod,
-       case when t.typcategory = 'A' and t.typlen = -1 and t.oid not in (22, 30)
-            then t.typelem else 0 end,
-       ascii(t.typdelim), coalesce(r.rngsubtype, 0),
-       t.typreceive <> 0
-from used join pg_type t on t.oid = used.oid left join pg_range r on r.rngtypid = t.oid";
-
 /// A condition: a trigger is not the guard that TimescaleDB before 2.23 creates for a hypertable.
 /// TimescaleDB routes each row to a chunk, which has no such trigger.
 pub const NO_HYPERTABLE_GUARD: &str = "\
@@ -284,39 +246,6 @@ not exists (select from pg_catalog.pg_proc f
               and d.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass::pg_catalog.oid
             join pg_catalog.pg_extension e on e.oid = d.refobjid
             where f.oid = tgfoid and f.proname = 'insert_blocker' and e.extname = 'timescaledb')";
-
-/// Triggers, including row triggers that only a partition has.
-const TRIGGERS: &str = "\
-select tgname::text, tgtype & 1 = 1, tgtype & 66 <> 0 from pg_trigger
-where (tgrelid = (select oid from target) or tgtype & 1 = 1 and tgparentid = 0
-         and tgrelid in (select relid from pg_partition_tree((select oid from target))))
-  and not tgisinternal and tgtype & 4 = 4 and {no_guard}
-  and tgenabled in ('A', case current_setting('session_replication_role')
-                           when 'replica' then 'R' else 'O' end)
-order by tgname";
-
-/// Foreign keys, including keys that only a partition has. A key to any part of the same
-/// partitioned table counts as a key to the table itself.
-const FOREIGN_KEYS: &str = "\
-select conname::text, coalesce(pg_partition_root(confrelid), confrelid)
-                      = coalesce(pg_partition_root(conrelid), conrelid)
-from pg_constraint c
-where contype = 'f'
-  and (conrelid = (select oid from target)
-       or conparentid = 0
-          and conrelid in (select relid from pg_partition_tree((select oid from target))))
-  and not exists (select from pg_constraint p where p.oid = c.conparentid
-                    and p.conrelid = c.conrelid)
-order by conname";
-
-/// Indexes, including unique indexes that only a partition has.
-const INDEXES: &str = "\
-select i.indexrelid::regclass::text, i.indisunique or i.indisexclusion
-from pg_index i join pg_class c on c.oid = i.indexrelid
-where i.indrelid = (select oid from target)
-   or (i.indisunique or i.indisexclusion) and not c.relispartition
-        and i.indrelid in (select relid from pg_partition_tree((select oid from target)))
-order by 1";
 
 impl TargetTable {
     /// Returns whether a column has this name, ignoring case.
@@ -328,73 +257,6 @@ impl TargetTable {
     pub fn as_written(&self) -> WrittenTable {
         let (sql_name, oid) = (self.sql_name.clone(), self.oid);
         WrittenTable { sql_name, oid, binary_columns: Vec::new() }
-    }
-
-    /// Reads the facts of the table `name`, which is written as in SQL. Returns `None` if the
-    /// user's search path has no such table.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Server`] if the server refuses the query, for example because the name is
-    /// malformed.
-    pub async fn read(client: &Client, name: &str) -> Result<Option<TargetTable>> {
-        let failed = || server_error(format!("could not look up table {name}"));
-        let target = table_lookup_cte();
-        let (places, rules) = (row_places_sql(), rules_sql());
-        let table_sql = format!("with {target} {TABLE}, {places}, {FINGERPRINT}, {rules} {FROM}");
-        let types_sql = format!("with recursive {target}, {TYPES}");
-        loop {
-            let fetch_all = async |sql: &str| client.fetch_all(sql, &[&name]).await;
-            let fetch = async |sql: &str| fetch_all(&format!("with {target} {sql}")).await;
-            let triggers = TRIGGERS.replace("{no_guard}", NO_HYPERTABLE_GUARD);
-            let (table, types, columns, keys, triggers, indexes, oid_after) = tokio::join!(
-                biased;
-                fetch_all(&table_sql),
-                fetch_all(&types_sql),
-                fetch(COLUMNS),
-                fetch(FOREIGN_KEYS),
-                fetch(&triggers),
-                fetch(INDEXES),
-                fetch("select oid from target")
-            );
-            // In the order of the queries: in a transaction, an error makes the later ones fail.
-            let (table, types) = (table.map_err(failed())?, types.map_err(failed())?);
-            let (columns, keys) = (columns.map_err(failed())?, keys.map_err(failed())?);
-            let (triggers, indexes) = (triggers.map_err(failed())?, indexes.map_err(failed())?);
-            let oid_after = oid_after.map_err(failed())?;
-            let Some(row) = table.first() else { return Ok(None) };
-            let oid = row.get(0);
-            if oid_after.first().map(|row| row.get(0)) != Some(Some(oid)) {
-                // Another table got the name between the queries. So the answers describe two
-                // tables.
-                continue;
-            }
-            let (types, places) = (read_types(&types), RowPlaces::parse(row, 8));
-            let keys_where = |to_itself: bool| -> Vec<String> {
-                let keys = keys.iter().filter(|key| key.get::<_, bool>(1) == to_itself);
-                keys.map(|key| key.get(0)).collect()
-            };
-            return Ok(Some(TargetTable {
-                oid,
-                schema: row.get(1),
-                name: row.get(2),
-                kind: row.get::<_, String>(3).chars().next().unwrap_or('r'),
-                sql_name: row.get(4),
-                columns: columns.iter().map(|row| read_column(row, &types)).collect(),
-                triggers: triggers.iter().map(read_trigger).collect(),
-                foreign_keys: keys_where(false),
-                self_references: keys_where(true),
-                indexes: indexes.iter().map(|row| (row.get(0), row.get(1))).collect(),
-                partitions: row.get(5),
-                row_security: row.get(6),
-                commits_across_nodes: row.get(7),
-                storage: TableStorage::read(client, oid).await.map_err(failed())?,
-                unlogged: places.unlogged,
-                has_foreign_parts: places.has_foreign_parts,
-                is_written_by_triggers: places.is_written_by_triggers,
-                fingerprint: row.get(9),
-                rules: row.get::<_, Vec<&str>>(10).into_iter().map(RewriteRule::parse).collect(),
-            }));
-        }
     }
 
     /// Returns the oid of the table `name`, if the user's search path has such a table. Takes no
@@ -456,6 +318,21 @@ impl TargetTable {
         ))
     }
 
+    /// Returns the names of the primary key's columns, in key order.
+    pub fn primary_key(&self) -> Vec<String> {
+        let key = self.unique_keys.iter().find(|key| key.is_primary);
+        key.map_or_else(Vec::new, |key| key.columns.clone())
+    }
+
+    /// Returns whether no two rows of the table can have the same values in the columns `key`. An
+    /// index of a table does not cover tables that inherit from the table. Only an index of a
+    /// hypertable covers its chunks, because its columns decide to which chunk a row belongs.
+    pub fn is_unique(&self, key: &[String]) -> bool {
+        let covers_all_rows = self.kind == 'p' || self.storage.is_in_chunks() || !self.has_children;
+        let is_within = |it: &UniqueKey| it.columns.iter().all(|column| key.contains(column));
+        covers_all_rows && self.unique_keys.iter().any(|it| it.identifies_rows && is_within(it))
+    }
+
     /// Returns whether two rows can conflict: whether a unique index or exclusion constraint
     /// exists.
     pub fn has_unique_index(&self) -> bool {
@@ -483,68 +360,4 @@ pub fn check_is_user_schema(table: &str, schema: &str) -> Result<()> {
     let message =
         format!("could not use {table} as a target: schema \"{schema}\" belongs to {owner}");
     Err(Error::new(ErrorKind::Usage, message).hint("Name a table in another schema."))
-}
-
-fn read_column(row: &Row, types: &HashMap<u32, TypeRow>) -> TargetColumn {
-    let (oid, typmod) = (row.get(1), row.get(2));
-    let mut ty = resolve_type(oid, typmod, types);
-    ty.name = row.get(8);
-    TargetColumn {
-        name: row.get(0),
-        ty,
-        not_null: row.get(3),
-        default: row.get(6),
-        default_is_volatile: row.get(7),
-        is_generated: row.get(4),
-        is_identity: row.get(5),
-        is_identity_always: row.get(9),
-    }
-}
-
-fn read_trigger(row: &Row) -> Trigger {
-    Trigger { name: row.get(0), for_each_row: row.get(1), is_before: row.get(2) }
-}
-
-/// A row of `pg_type`.
-struct TypeRow {
-    name: String,
-    typtype: String,
-    base: u32,
-    typmod: i32,
-    element: u32,
-    delimiter: u8,
-    subtype: u32,
-    has_receive: bool,
-}
-
-fn read_types(rows: &[Row]) -> HashMap<u32, TypeRow> {
-    let read_type = |row: &Row| TypeRow {
-        name: row.get(1),
-        typtype: row.get(2),
-        base: row.get(3),
-        typmod: row.get(4),
-        element: row.get(5),
-        delimiter: row.get::<_, i32>(6) as u8,
-        subtype: row.get(7),
-        has_receive: row.get(8),
-    };
-    rows.iter().map(|row| (row.get(0), read_type(row))).collect()
-}
-
-fn resolve_type(oid: u32, typmod: i32, types: &HashMap<u32, TypeRow>) -> PgType {
-    let Some(row) = types.get(&oid) else {
-        return PgType { oid, name: oid.to_string(), typmod, kind: TypeKind::Other };
-    };
-    let kind = match row.typtype.as_str() {
-        _ if !row.has_receive => TypeKind::Other,
-        "b" if row.element != 0 => {
-            TypeKind::Array(Box::new(resolve_type(row.element, typmod, types)), row.delimiter)
-        }
-        "b" => TypeKind::Base,
-        "e" => TypeKind::Enum,
-        "d" => TypeKind::Domain(Box::new(resolve_type(row.base, row.typmod, types))),
-        "r" => TypeKind::Range(Box::new(resolve_type(row.subtype, -1, types))),
-        _ => TypeKind::Other,
-    };
-    PgType { oid, name: row.name.clone(), typmod, kind }
 }

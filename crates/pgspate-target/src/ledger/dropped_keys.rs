@@ -132,9 +132,10 @@ async fn find_dropped_keys(
     except: i64,
 ) -> Result<Vec<DroppedKeys>> {
     let failed = || server_error("could not check for dropped keys".to_owned());
-    // Mostly no load of any table has dropped keys.
-    let any = format!("select exists (select from pgspate.change c where {IS_DROPPED})");
-    if !client.fetch_one(&any, &[]).await.map_err(failed())?.get::<_, bool>(0) {
+    // Mostly no load of any table has changes to put back.
+    let any = "select exists (select from pgspate.change c \
+                              where c.done < pg_catalog.cardinality(c.steps))";
+    if !client.fetch_one(any, &[]).await.map_err(failed())?.get::<_, bool>(0) {
         return Ok(Vec::new());
     }
     let sql = format!(

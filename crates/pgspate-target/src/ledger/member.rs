@@ -7,10 +7,10 @@
 
 use tokio_postgres::Client;
 
+use super::generation::{CheckedLedger, Generation};
 use super::identity::{digest_texts, lock_key};
 use super::job::ledger_error;
-use super::trust::{self, TrustedLedger};
-use super::{lock, member_scope, schema};
+use super::{lock, schema};
 use crate::{Error, ErrorKind, Result, TypedParameter, TypedQuery, quote_literal};
 
 /// Creates the tables for fleets.
@@ -192,23 +192,6 @@ impl FleetMember {
         format!("member {} of fleet \"{}\"", self.member, self.fleet)
     }
 
-    /// Returns the ledger that the database has, if the member's rows replace others. Otherwise the
-    /// ledger is not looked up.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Ledger`] if a newer generation of this member is done, or if another role owns
-    /// the fleet. [`ErrorKind::Server`] if the server refuses a query, [`ErrorKind::Connect`] if
-    /// the connection fails.
-    pub async fn check_ledger(&self, client: &Client) -> Result<Option<TrustedLedger>> {
-        if !self.replaces_rows {
-            return Ok(None);
-        }
-        let Some(ledger) = schema::find_ledger(client).await? else { return Ok(None) };
-        self.check_role(client).await?;
-        member_scope::check_not_superseded(client, self, &[self.own_scope()]).await?;
-        Ok(Some(ledger))
-    }
-
     /// Takes one of the slots that all members of the fleet share, if `slots` are limited, and then
     /// the member's lock. The session holds both until it ends. A session that holds no slot holds
     /// no lock either. After any other result than [`MemberEntry::Entered`] the session must be
@@ -236,7 +219,7 @@ impl FleetMember {
     }
 
     /// Records an attempt of the member. Creates the ledger if it is missing, unless
-    /// [`FleetMember::check_ledger`] has found it in this session: `has_ledger`.
+    /// [`FleetMember::check_ledger`] has found it in this session: `known`.
     ///
     /// # Errors
     /// [`ErrorKind::Ledger`] if another role owns the fleet, or if the generation has another
@@ -246,18 +229,41 @@ impl FleetMember {
         client: &Client,
         target: MemberTarget<'_>,
         waited: std::time::Duration,
-        has_ledger: bool,
+        known: Option<&CheckedLedger>,
     ) -> Result<OpenMember> {
         let refused = |error| schema::with_grant_hint(ledger_error()(error));
-        if !has_ledger {
+        // A generation that had begun when the session entered needs no second look.
+        let begun = known.and_then(|it| it.generation.as_ref());
+        if let Some(generation) = begun.filter(|it| self.check_generation(it, target).is_ok())
+            && let Some(open) =
+                self.record_attempt(client, generation, waited).await.map_err(refused)?
+        {
+            return Ok(open);
+        }
+        if known.is_none() {
             schema::ensure_ledger(client).await?;
         }
         if self.extent != ArrayExtent::Some {
             self.record_generation(client, target).await.map_err(refused)?;
         }
-        let (first, members) = self.check_fleet(client, target).await?;
+        let generation = self.read_generation(client).await?;
+        self.check_generation(&generation, target)?;
+        let open = self.record_attempt(client, &generation, waited).await.map_err(refused)?;
+        open.ok_or_else(|| self.forgotten_error())
+    }
+
+    /// Records an attempt of the member. Returns `None` if the ledger has no such generation any
+    /// more.
+    async fn record_attempt(
+        &self,
+        client: &Client,
+        generation: &Generation,
+        waited: std::time::Duration,
+    ) -> Result<Option<OpenMember>, tokio_postgres::Error> {
         let sql = "insert into pgspate.member as m (fleet, generation, member, waited_ms) \
-                   values ($1, $2, $3, $4) \
+                   select $1, $2, $3, $4 from pgspate.fleet f \
+                   where f.fleet = $1 and f.generation = $2 and f.first = $5 and f.members = $6 \
+                     and f.command = $7 and f.table_name = $8 and f.table_oid = $9 \
                    on conflict (fleet, generation, member) do update \
                    set attempt = m.attempt + 1, waited_ms = m.waited_ms + excluded.waited_ms, \
                        failure = null, \
@@ -265,113 +271,22 @@ impl FleetMember {
                        started = case m.state when 'done' then m.started \
                                  else clock_timestamp() end \
                    returning attempt, state = 'done'";
+        let Generation { first, members, command, table, table_oid } = generation;
         let waited = i64::try_from(waited.as_millis()).unwrap_or(i64::MAX);
-        let values: [&dyn TypedParameter; 4] =
-            [&self.fleet, &self.generation, &self.member, &waited];
-        let row = client.fetch_one(sql, &values).await.map_err(refused)?;
-        let member = FleetMember { first, members, ..self.clone() };
-        Ok(OpenMember { member, attempt: row.get(0), was_done: row.get(1) })
-    }
-
-    /// Records the member's generation, if no member of it has begun.
-    async fn record_generation(
-        &self,
-        client: &Client,
-        target: MemberTarget<'_>,
-    ) -> std::result::Result<u64, tokio_postgres::Error> {
-        let sort = generation_sort(&self.generation);
-        let MemberTarget { command, table, table_oid } = target;
-        let sql = "insert into pgspate.fleet \
-                   (fleet, generation, sort, first, members, command, table_oid, table_name) \
-                   values ($1, $2, $3, $4, $5, $6, $7, $8) on conflict do nothing";
-        let values: [&dyn TypedParameter; 8] = [
+        let values: [&dyn TypedParameter; 9] = [
             &self.fleet,
             &self.generation,
-            &sort,
-            &self.first,
-            &self.members,
-            &command,
-            &table_oid,
-            &table,
+            &self.member,
+            &waited,
+            first,
+            members,
+            command,
+            table,
+            table_oid,
         ];
-        client.run_statement(sql, &values).await
-    }
-
-    /// Refuses a fleet of an untrusted role, since that role controls which members count as done.
-    async fn check_role(&self, client: &Client) -> Result<()> {
-        let fleet = &self.fleet;
-        let rows = format!("pgspate.fleet where fleet = {}", quote_literal(fleet));
-        match trust::untrusted_role(client, &rows).await? {
-            Some(role) => Err(self.role_error(&role)),
-            None => Ok(()),
-        }
-    }
-
-    fn role_error(&self, role: &str) -> Error {
-        let message = format!("fleet \"{}\" belongs to role \"{role}\"", self.fleet);
-        Error::new(ErrorKind::Ledger, message)
-            .hint("Run the members as that role, or name another fleet with `--fleet NAME`.")
-    }
-
-    /// Checks that the fleet belongs to a trusted role, and that this member's options fit its
-    /// generation. Returns the generation's first member and the number of its members.
-    async fn check_fleet(&self, client: &Client, target: MemberTarget<'_>) -> Result<(i32, i32)> {
-        let refuse = |message: String, hint: &str| {
-            Err(Error::new(ErrorKind::Ledger, message).hint(hint.to_owned()))
-        };
-        let fleet = &self.fleet;
-        let sql = format!(
-            "select first, members, command, table_name, table_oid, ({} limit 1) \
-             from pgspate.fleet where fleet = $1 and generation = $2",
-            trust::untrusted_role_sql("pgspate.fleet f where f.fleet = $1")
-        );
-        let values: [&dyn TypedParameter; 2] = [fleet, &self.generation];
-        let generation = format!("generation {} of fleet \"{fleet}\"", self.generation);
-        let Some(row) = client.fetch_opt(&sql, &values).await.map_err(ledger_error())? else {
-            return match self.extent {
-                ArrayExtent::Some => refuse(
-                    format!("{generation} has not begun, and the indexes of this array have gaps"),
-                    "Begin with consecutive indexes: `--array=0-99`, without a step. Any of its \
-                     members can run again later.",
-                ),
-                _ => refuse(format!("{generation} was forgotten"), "Run the member again."),
-            };
-        };
-        if let Some(role) = row.get::<_, Option<&str>>(5) {
-            return Err(self.role_error(role));
-        }
-        let (first, members): (i32, i32) = (row.get(0), row.get(1));
-        let (command, table, oid): (&str, &str, u32) = (row.get(2), row.get(3), row.get(4));
-        let is_part = self.extent != ArrayExtent::All
-            && first <= self.first
-            && self.first + self.members <= first + members;
-        if (first, members) != (self.first, self.members) && !is_part {
-            return refuse(
-                format!(
-                    "{generation} has members {first} to {}, not {} to {}",
-                    first + members - 1,
-                    self.first,
-                    self.first + self.members - 1
-                ),
-                "Give all members of a generation the same `--members`.",
-            );
-        }
-        if (command, table) != (target.command, target.table) {
-            return refuse(
-                format!(
-                    "{generation} is a {command} of {table}, not a {} of {}",
-                    target.command, target.table
-                ),
-                "Name another fleet for another command or table with `--fleet NAME`.",
-            );
-        }
-        if oid != target.table_oid {
-            return refuse(
-                format!("{table} was created again after {generation} began"),
-                "Run all members again under a new `--generation`.",
-            );
-        }
-        Ok((first, members))
+        let row = client.fetch_opt(sql, &values).await?;
+        let member = FleetMember { first: *first, members: *members, ..self.clone() };
+        Ok(row.map(|row| OpenMember { member, attempt: row.get(0), was_done: row.get(1) }))
     }
 
     /// Returns a part of the statement that finishes a job: it marks the member as done. `finished`

@@ -10,7 +10,7 @@
 //! waits there for the transactions of older members, which lock the scope's row for reading. So
 //! its snapshot has their rows, and later older members are refused.
 
-use tokio_postgres::{Client, Row};
+use tokio_postgres::Client;
 
 use super::identity::{digest_texts, lock_key};
 use super::job::ledger_error;
@@ -22,7 +22,7 @@ const ALL_ROWS: &str = "all rows";
 
 /// A condition: the member with the generation $2, its order $3 and the index $4 may write the
 /// scope of row `w`.
-const MAY_WRITE: &str = "\
+pub(super) const MAY_WRITE: &str = "\
 (w.sort operator(pg_catalog.<) $3
  or w.generation operator(pg_catalog.=) $2 and w.member operator(pg_catalog.=) $4
  or w.generation operator(pg_catalog.<>) $2 and w.sort operator(pg_catalog.=) $3)";
@@ -35,7 +35,7 @@ pub(super) async fn check_not_superseded(
     scopes: &[String],
 ) -> Result<()> {
     let sql = format!(
-        "select w.generation, w.member, w.generation operator(pg_catalog.=) $2 \
+        "select w.generation, w.member \
          from pgspate.member_scope w where w.fleet operator(pg_catalog.=) $1 \
            and w.scope operator(pg_catalog.=) any ($5) and not {MAY_WRITE} limit 1"
     );
@@ -43,12 +43,12 @@ pub(super) async fn check_not_superseded(
     let values: [&dyn TypedParameter; 5] =
         [&member.fleet, &member.generation, &sort, &member.member, &scopes];
     let found = client.fetch_opt(&sql, &values).await.map_err(ledger_error())?;
-    found.map_or(Ok(()), |row| Err(superseded_error(member, &row)))
+    found.map_or(Ok(()), |row| Err(superseded_error(member, row.get(0), row.get(1))))
 }
 
-fn superseded_error(member: &FleetMember, row: &Row) -> Error {
-    let (generation, other): (&str, i32) = (row.get(0), row.get(1));
-    if row.get(2) {
+/// Returns the error of a member of which the member `other` of `generation` has written a scope.
+pub(super) fn superseded_error(member: &FleetMember, generation: &str, other: i32) -> Error {
+    if generation == member.generation {
         let (what, hint) = match member.replaces_rows {
             true => (
                 "has written a scope",
@@ -155,22 +155,25 @@ impl OpenMember {
     /// a newer generation has begun after the transaction's snapshot.
     pub async fn share_all_rows(&self, client: &Client, has_no_scope: bool) -> Result<()> {
         let member = &self.member;
-        let lock = "select from pgspate.member_scope w \
-                    where w.fleet operator(pg_catalog.=) $1 \
+        let lock = "select w.generation, w.sort operator(pg_catalog.>) $3 \
+                    from pgspate.member_scope w where w.fleet operator(pg_catalog.=) $1 \
                       and w.scope operator(pg_catalog.=) $2 for share";
         let newer = "select w.generation from pgspate.member_scope w \
                      where w.fleet operator(pg_catalog.=) $1 \
-                       and w.sort operator(pg_catalog.>) $3 \
-                       and (w.scope operator(pg_catalog.=) $2 or $4) limit 1";
+                       and w.sort operator(pg_catalog.>) $2 limit 1";
         let sort = generation_sort(&member.generation);
-        let values: [&dyn TypedParameter; 4] = [&member.fleet, &ALL_ROWS, &sort, &has_no_scope];
-        let (locked, newer) = tokio::join!(
-            biased;
-            client.fetch_opt(lock, &values[..2]),
-            client.fetch_opt(newer, &values)
-        );
-        let locked = locked.map_err(ledger_error())?;
-        if let Some(row) = newer.map_err(ledger_error())? {
+        let values: [&dyn TypedParameter; 3] = [&member.fleet, &ALL_ROWS, &sort];
+        let of_scope: [&dyn TypedParameter; 2] = [&member.fleet, &sort];
+        let find_newer = async {
+            match has_no_scope {
+                true => client.fetch_opt(newer, &of_scope).await,
+                false => Ok(None),
+            }
+        };
+        let (locked, newer) = tokio::join!(biased; client.fetch_opt(lock, &values), find_newer);
+        let (locked, newer) = (locked.map_err(ledger_error())?, newer.map_err(ledger_error())?);
+        let newer_owner = locked.as_ref().filter(|row| row.get(1));
+        if let Some(row) = newer_owner.or(newer.as_ref()) {
             return Err(outdated_error(member, row.get(0)));
         }
         if locked.is_none() && has_no_scope {

@@ -15,6 +15,7 @@ mod fleet_stage;
 mod fleet_status;
 mod forget;
 mod found_jobs;
+mod generation;
 mod identity;
 mod job;
 mod known_files;
@@ -64,6 +65,7 @@ pub use fleet_status::{
     FailedMember, FleetReport, SlowestMember, forget_fleet, list_fleets, read_fleet,
 };
 pub use forget::{forget_chunks_and_shadow, forget_unused_job};
+pub use generation::CheckedLedger;
 pub use identity::{EmptyTable, JobIdentity, RowsIn, digest_texts};
 pub use job::{
     ChunkRecord, ChunkRecorder, JobId, JobRecord, OpenJob, WrittenChunks, finish_job,

@@ -11,7 +11,7 @@ use pgspate_base::Secret;
 
 /// The version of the tables. A ledger of a later version is refused. A ledger of an earlier
 /// version is upgraded.
-const VERSION: i32 = 7;
+pub(super) const VERSION: i32 = 7;
 
 /// Upgrades the main tables to version 3, except the key and the policies. Version 2 added
 /// `ledger.digest`. Rows of earlier versions get the owner as their role.
@@ -199,12 +199,22 @@ pub(super) async fn check_exists(client: &Client) -> Result<bool> {
 /// # Errors
 /// The errors of [`check_exists`].
 pub(super) async fn find_ledger(client: &Client) -> Result<Option<TrustedLedger>> {
-    let schema = LedgerSchema::read(client).await?;
-    if !schema.has_table("version")? {
-        return Ok(None);
+    let found = find_ledger_of_any_version(client).await?;
+    if found.is_some() {
+        check_version(client).await?;
     }
-    check_version(client).await?;
-    Ok(Some(TrustedLedger { may_read_dropped_keys: schema.may_read_dropped_keys() }))
+    Ok(found)
+}
+
+/// Returns the ledger, if the database has one, without its version.
+///
+/// # Errors
+/// [`ErrorKind::Ledger`] if the schema is not trusted or not a ledger. [`ErrorKind::Server`] if the
+/// server refuses the query.
+pub(super) async fn find_ledger_of_any_version(client: &Client) -> Result<Option<TrustedLedger>> {
+    let schema = LedgerSchema::read(client).await?;
+    let may_read_dropped_keys = schema.may_read_dropped_keys();
+    Ok(schema.has_table("version")?.then_some(TrustedLedger { may_read_dropped_keys }))
 }
 
 /// Returns whether the database has a ledger of any version.

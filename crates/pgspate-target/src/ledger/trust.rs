@@ -32,57 +32,58 @@ pub(super) async fn untrusted_role(client: &Client, row: &str) -> Result<Option<
 
 /// Returns the query of [`untrusted_role`].
 pub(super) fn untrusted_role_sql(row: &str) -> String {
+    let id = "to_regrole(quote_ident(role))::oid";
     format!(
-        "select role::text from {row} and not exists (select from pg_roles r \
-             where r.rolname = role and pg_has_role(r.oid, 'member') and {})",
-        is_trusted_sql("r.oid")
+        "select role::text from {row} \
+         and (pg_has_role({id}, 'member') and {}) is not true",
+        is_trusted_sql(id)
     )
 }
 
-/// Columns: 0 whether the schema exists, 1 whether the role may use the schema, 2 names of its
-/// relations except indexes, 3 the first untrusted object, 4 that object's owner. Columns 3 and 4
-/// are NULL if everything is trusted. Column 5 has the names of tables that the role may read.
+/// Query for the schema's facts. Returns no row if there is no schema. Columns: whether the role
+/// may use the schema; names of its relations except indexes; names of tables that it may read.
+/// The last column has the first untrusted object and its owner. It is NULL if there is none.
+///
+/// Defaults, constraints and policies depend on their tables, so `pg_depend` alone lists them. Each
+/// further catalog would cost a new session more: the server first has to look it up.
 const SCHEMA_QUERY: &str = "\
-with schema as (select oid, nspowner from pg_namespace where nspname = 'pgspate'),
-relation as (select c.* from pg_class c join schema s on s.oid = c.relnamespace),
+with relation as (
+  select oid, relname, relkind, relowner, relhastriggers, relhasrules or relispartition as is_odd
+  from pg_class where relnamespace = to_regnamespace('pgspate')::oid),
 object(class, id, owner) as (
-  select 'pg_class'::regclass, oid, relowner from relation
+  select 'pg_class'::regclass::oid, oid, relowner from relation
   union all
-  select 'pg_attrdef'::regclass, a.oid, relowner
-  from pg_attrdef a join relation r on r.oid = a.adrelid
-  union all
-  select 'pg_constraint'::regclass, c.oid, relowner
-  from pg_constraint c join relation r on r.oid = c.conrelid
-  union all
-  select 'pg_policy'::regclass, p.oid, relowner
-  from pg_policy p join relation r on r.oid = p.polrelid),
-part(nth, what, owner, is_ours) as (
-  select 1, 'schema \"pgspate\"', nspowner, true from schema
-  union all
-  select 2, pg_catalog.format('%s pgspate.%I',
-                              case relkind when 'v' then 'view' when 'm' then 'view'
-                                    when 'f' then 'foreign table' else 'relation' end, relname),
-         relowner, relkind in ('r', 'i', 'S') and not relhasrules and not relispartition
-  from relation
-  union all
-  select 3, pg_catalog.format('trigger %I of pgspate.%I', g.tgname, r.relname), p.proowner,
-         g.tgqual is null and g.tgnargs = 0 and p.pronamespace <> 'pg_catalog'::regnamespace
-  from pg_trigger g join relation r on r.oid = g.tgrelid join pg_proc p on p.oid = g.tgfoid
-  where not g.tgisinternal
-  union all
-  select 4, pg_describe_object(d.classid, d.objid, d.objsubid), o.owner, false
-  from object o join pg_depend d on d.classid = o.class and d.objid = o.id
-  where d.refclassid in ('pg_proc'::regclass, 'pg_operator'::regclass, 'pg_type'::regclass,
-                         'pg_opclass'::regclass)),
-untrusted as (
-  select what, pg_get_userbyid(owner)::text as owner from part
-  where not is_ours or not {is_trusted} order by nth, what limit 1)
-select exists (select from schema),
-       coalesce((select has_schema_privilege(oid, 'usage') from schema), false),
+  select d.classid, d.objid, r.relowner from relation r join pg_depend d on d.refobjid = r.oid
+  where d.refclassid = 'pg_class'::regclass::oid
+    and d.classid in ('pg_attrdef'::regclass::oid, 'pg_constraint'::regclass::oid,
+                      'pg_policy'::regclass::oid))
+select has_schema_privilege(n.oid, 'usage'),
        array(select relname::text from relation where relkind <> 'i'),
-       (select what from untrusted), (select owner from untrusted),
        array(select relname::text from relation
-             where relkind = 'r' and has_table_privilege(oid, 'select'))";
+             where relkind = 'r' and has_table_privilege(oid, 'select')),
+       coalesce(
+         case when not {is_owner_trusted}
+              then array['schema \"pgspate\"', pg_get_userbyid(n.nspowner)::text] end,
+         (select array[pg_catalog.format('%s pgspate.%I',
+                           case relkind when 'v' then 'view' when 'm' then 'view'
+                                        when 'f' then 'foreign table' else 'relation' end, relname),
+                       pg_get_userbyid(relowner)::text]
+          from relation where is_odd or relkind not in ('r', 'i', 'S') or not {is_relation_trusted}
+          order by relname limit 1),
+         (select array[pg_catalog.format('trigger %I of pgspate.%I', g.tgname, r.relname),
+                       pg_get_userbyid(p.proowner)::text]
+          from relation r join pg_trigger g on g.tgrelid = r.oid join pg_proc p on p.oid = g.tgfoid
+          where r.relhastriggers and not g.tgisinternal
+            and (g.tgqual is not null or g.tgnargs <> 0
+                 or p.pronamespace = 'pg_catalog'::regnamespace::oid or not {is_code_trusted})
+          order by 1 limit 1),
+         (select array[coalesce(pg_describe_object(d.classid, d.objid, d.objsubid), 'an object'),
+                       pg_get_userbyid(o.owner)::text]
+          from object o join pg_depend d on d.classid = o.class and d.objid = o.id
+          where d.refclassid in ('pg_proc'::regclass::oid, 'pg_operator'::regclass::oid,
+                                 'pg_type'::regclass::oid, 'pg_opclass'::regclass::oid)
+          order by 1 limit 1))
+from pg_namespace n where n.nspname = 'pgspate'";
 
 /// The ledger's schema, as the catalog describes it.
 #[derive(Debug, Clone, Default)]
@@ -111,16 +112,23 @@ impl LedgerSchema {
     /// the query.
     pub(crate) async fn read(client: &Client) -> Result<LedgerSchema> {
         let failed = server_error("could not look up the ledger in schema \"pgspate\"".to_owned());
-        let sql = SCHEMA_QUERY.replace("{is_trusted}", &is_trusted_sql("owner"));
-        let row = client.fetch_one(&sql, &[]).await.map_err(failed)?;
-        let untrusted: Option<String> = row.get(3);
-        Ok(LedgerSchema {
-            exists: row.get(0),
-            may_use: row.get(1),
-            relations: row.get(2),
-            untrusted: untrusted.map(|object| (object, row.get(4))),
-            readable: row.get(5),
-        })
+        let sql = SCHEMA_QUERY
+            .replace("{is_owner_trusted}", &is_trusted_sql("n.nspowner"))
+            .replace("{is_relation_trusted}", &is_trusted_sql("relowner"))
+            .replace("{is_code_trusted}", &is_trusted_sql("p.proowner"));
+        let found = client.fetch_opt(&sql, &[]).await.map_err(failed)?;
+        Ok(found.map_or_else(LedgerSchema::default, |row| {
+            let untrusted: Option<[String; 2]> = row
+                .get::<_, Option<Vec<String>>>(3)
+                .and_then(|object_and_owner| object_and_owner.try_into().ok());
+            LedgerSchema {
+                exists: true,
+                may_use: row.get(0),
+                relations: row.get(1),
+                untrusted: untrusted.map(|[object, owner]| (object, owner)),
+                readable: row.get(2),
+            }
+        }))
     }
 
     /// Returns whether the schema has a table of that name.

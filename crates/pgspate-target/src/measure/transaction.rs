@@ -28,6 +28,14 @@ parts(relid) as (select relid::oid from pg_partition_tree({table}::oid::regclass
                  union select inhrelid from pg_inherits where inhparent = {table}::oid
                  union select {table}::oid)";
 
+/// The counters of a table, and whether it is more than a plain table without triggers.
+const PLAIN_COUNTERS: &str = "\
+select pg_stat_get_xact_tuples_inserted(oid), pg_stat_get_xact_tuples_updated(oid),
+       pg_stat_get_xact_tuples_deleted(oid), pg_stat_get_xact_tuples_hot_updated(oid), false,
+       relkind <> 'r' or relhassubclass or relhastriggers
+from pg_catalog.pg_class where oid operator(pg_catalog.=) $1";
+
+/// The counters of a table with its partitions, and whether triggers may keep rows out.
 const TRANSACTION_COUNTERS: &str = "\
 select coalesce(sum(pg_stat_get_xact_tuples_inserted(relid)), 0)::int8,
        coalesce(sum(pg_stat_get_xact_tuples_updated(relid)), 0)::int8,
@@ -45,10 +53,13 @@ impl TransactionCounters {
     /// [`ErrorKind::Connect`](crate::ErrorKind::Connect) if the connection fails,
     /// [`ErrorKind::Server`](crate::ErrorKind::Server) if the server refuses the query.
     pub async fn read(client: &Client, table: u32) -> Result<TransactionCounters> {
-        let failed = server_error("could not read the counters of the transaction".to_owned());
-        let counters = TRANSACTION_COUNTERS.replace("{no_guard}", NO_HYPERTABLE_GUARD);
-        let sql = format!("with {} {counters}", PARTS.replace("{table}", "$1"));
-        let row = client.fetch_one(&sql, &[&table]).await.map_err(failed)?;
+        let failed = || server_error("could not read the counters of the transaction".to_owned());
+        let mut row = client.fetch_one(PLAIN_COUNTERS, &[&table]).await.map_err(failed())?;
+        if row.get(5) {
+            let counters = TRANSACTION_COUNTERS.replace("{no_guard}", NO_HYPERTABLE_GUARD);
+            let sql = format!("with {} {counters}", PARTS.replace("{table}", "$1"));
+            row = client.fetch_one(&sql, &[&table]).await.map_err(failed())?;
+        }
         let count = |at| row.get::<_, i64>(at).unsigned_abs();
         Ok(TransactionCounters {
             inserted: count(0),

@@ -9,7 +9,9 @@
 use std::time::{Duration, Instant};
 
 use pgspate_target::connect::{Connection, Dsn};
-use pgspate_target::ledger::{FleetMember, MemberEntry, MemberTarget, OpenMember, TrustedLedger};
+use pgspate_target::ledger::{
+    CheckedLedger, FleetMember, MemberEntry, MemberTarget, OpenMember, TrustedLedger,
+};
 use pgspate_target::session::{ReconnectBackoff, StopFlag, WaitLimits};
 use tokio::runtime::Handle;
 use tokio_postgres::Client;
@@ -32,7 +34,7 @@ pub(crate) struct FleetEntry {
     /// How long the member has waited for a slot.
     waited: Duration,
     /// The ledger that the member's session has found and trusts.
-    ledger: Option<TrustedLedger>,
+    ledger: Option<CheckedLedger>,
     /// Whether other members had all slots when this member last looked.
     lacks_slot: bool,
     /// Ends the waiting if a stop is requested.
@@ -52,7 +54,7 @@ impl FleetEntry {
 
     /// Returns the ledger that the member's session has found and trusts.
     pub(crate) fn ledger(&self) -> Option<TrustedLedger> {
-        self.ledger
+        self.ledger.as_ref().map(|it| it.ledger)
     }
 
     /// Returns whether other members had all slots when this member last looked.
@@ -69,7 +71,7 @@ impl FleetEntry {
         client: &Client,
         target: MemberTarget<'_>,
     ) -> Result<OpenMember> {
-        self.member.open(client, target, self.waited, self.ledger.is_some()).await
+        self.member.open(client, target, self.waited, self.ledger.as_ref()).await
     }
 
     /// Opens a session that holds the member's lock and a slot. Blocks until there is one.

@@ -175,12 +175,12 @@ impl ColumnsToAdd {
         // The user's types are those of the user's path.
         let create = format!("create table pg_temp.pgspate_columns ({})", definitions.join(", "));
         let create = format!("begin; {}", under_users_path_sql(&create));
-        let (created, table, rolled_back) = tokio::join!(
+        let (created, table) = tokio::join!(
             biased;
             client.batch_execute(&create),
-            TargetTable::read(client, "pg_temp.pgspate_columns"),
-            client.batch_execute("rollback")
+            TargetTable::read(client, "pg_temp.pgspate_columns")
         );
+        let rolled_back = client.batch_execute("rollback").await;
         let failed = || server_error("could not look up the types of new columns".to_owned());
         created.map_err(|error| {
             let is_forbidden = error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE);

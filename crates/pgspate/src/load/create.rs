@@ -240,12 +240,12 @@ pub(crate) async fn create_and_roll_back(
     let client = &connection.client;
     let name = &new.table;
     let begin_and_create = format!("begin; {}", under_users_path_sql(&new.sql));
-    let (created, table, rolled_back) = tokio::join!(
+    let (created, table) = tokio::join!(
         biased;
         client.batch_execute(&begin_and_create),
-        TargetTable::read(client, name),
-        client.batch_execute("rollback")
+        TargetTable::read(client, name)
     );
+    let rolled_back = client.batch_execute("rollback").await;
     created.map_err(server_error(format!("could not create table {name}")))?;
     let table = table?;
     rolled_back

@@ -19,8 +19,8 @@ use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::{Connection, Dsn, SessionQuery};
 use pgspate_target::session::{TimeoutScope, WaitLimits};
 use pgspate_target::{
-    SessionSettings, TargetTable, TypedQuery, begin_pinned_sql, ledger, locking_sessions,
-    read_session, server_error,
+    FoundTable, SessionSettings, TargetTable, TypedQuery, begin_pinned_sql, ledger,
+    locking_sessions, read_session, server_error,
 };
 
 /// The result of a survey, from which a load or sync is planned.
@@ -247,6 +247,7 @@ impl SessionQuery for SurveyQuery<'_> {
         let timeouts =
             TimeoutScope::Transaction.disable_with_lock_timeout_sql(self.lock_timeout_millis);
         let begin = format!("{}; {timeouts}", begin_pinned_sql());
+        let roll_back = || client.batch_execute("rollback");
         let load_facts = async {
             if !self.is_for_load {
                 return None;
@@ -258,14 +259,28 @@ impl SessionQuery for SurveyQuery<'_> {
             );
             Some(LoadFacts { free_connections, has_ledger })
         };
-        let (_, session, table, load_facts, _) = tokio::join!(
+        let (_, session, found, load_facts, _) = tokio::join!(
             biased;
             client.batch_execute(&begin),
             read_session(client),
-            TargetTable::read(client, self.table),
+            FoundTable::find(client, self.table),
             load_facts,
-            client.batch_execute("rollback")
+            roll_back()
         );
+        let table = match found {
+            Ok(Some(found)) if found.is_incomplete() => {
+                let (_, table, _) = tokio::join!(
+                    biased;
+                    client.batch_execute(&begin),
+                    found.complete(client),
+                    roll_back()
+                );
+                table.map(Some)
+            }
+            Ok(Some(found)) => found.complete(client).await.map(Some),
+            Ok(None) => Ok(None),
+            Err(error) => Err(error),
+        };
         SurveyAnswer { session, table, load_facts }
     }
 }

@@ -1,4 +1,4 @@
-//! Reads the primary key and the equality operators of a table's columns, and decides whether equal
+//! Reads the equality operators of a table's columns, and decides whether equal
 //! values of a column are identical.
 
 use std::collections::HashMap;
@@ -13,14 +13,6 @@ use pgspate_target::{TargetColumn, TargetTable, TypeKind, TypedQuery, server_err
 /// `numeric` is not among them: 1.0 and 1.00 are equal, but not identical.
 const IDENTICAL_IF_EQUAL: [u32; 17] =
     [16, 17, 18, 19, 20, 21, 23, 25, 26, 1043, 1082, 1083, 1114, 1184, 1266, 2950, 829];
-
-/// Query for the names of the primary key's columns, in key order.
-const PRIMARY_KEY_SQL: &str = "\
-select a.attname::text
-from pg_index i cross join lateral unnest(i.indkey::int2[]) with ordinality as k(attnum, nth)
-join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
-where i.indrelid = $1 and i.indisprimary and k.nth <= i.indnkeyatts
-order by k.nth";
 
 /// Query for the names of columns with a nondeterministic collation.
 const NONDETERMINISTIC_SQL: &str = "\
@@ -53,11 +45,6 @@ join pg_amop ao on ao.amopfamily = c.opcfamily and ao.amoplefttype = base.typid
                and ao.amopstrategy = case am.amname when 'btree' then 3 else 1 end
 join pg_operator o on o.oid = ao.amopopr join pg_namespace n on n.oid = o.oprnamespace
 order by base.attname, am.amname";
-
-/// Returns the names of the primary key's columns.
-pub(crate) async fn primary_key(client: &Client, table: &TargetTable) -> Result<Vec<String>> {
-    fetch_names(client, PRIMARY_KEY_SQL, table).await
-}
 
 /// Returns the names of columns with a nondeterministic collation.
 pub(crate) async fn nondeterministic_columns(

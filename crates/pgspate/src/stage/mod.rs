@@ -24,6 +24,12 @@ pub(crate) const STAGE_RELATION: &str = "pgspate_stage";
 
 /// Memory of a session for pages of temporary tables. The server writes more pages to files.
 pub(crate) const TEMP_BUFFERS: &str = "128MB";
+/// Memory for those pages if the source has less than [`SMALL_SOURCE_BYTES`]. The server sets up an
+/// entry for each page when a session first uses a temporary table. For [`TEMP_BUFFERS`] these are
+/// a megabyte, which takes the server longer than staging a thousand rows.
+const SMALL_TEMP_BUFFERS: &str = "8MB";
+/// Stored bytes of a source whose rows fit in [`SMALL_TEMP_BUFFERS`], also if it is compressed.
+const SMALL_SOURCE_BYTES: u64 = 1 << 20;
 
 /// Column of a stage that numbers its rows: the order in which the rows were staged. `ctid` is not
 /// in this order: the server may put a small row into the free space of an earlier page.
@@ -33,6 +39,7 @@ pub(crate) const ORDER_COLUMN: &str = "\"pgspate nth\"";
 #[derive(Debug, Clone)]
 pub(crate) struct StageTable {
     create: Vec<String>,
+    temp_buffers: &'static str,
 }
 
 impl StageTable {
@@ -56,7 +63,16 @@ impl StageTable {
                  generated always as identity"
             ));
         }
-        StageTable { create }
+        StageTable { create, temp_buffers: TEMP_BUFFERS }
+    }
+
+    /// Returns the stage for a source of this many stored bytes, if they are known.
+    pub(crate) fn for_source(self, stored_bytes: Option<u64>) -> StageTable {
+        let is_small = stored_bytes.is_some_and(|bytes| bytes < SMALL_SOURCE_BYTES);
+        StageTable {
+            temp_buffers: if is_small { SMALL_TEMP_BUFFERS } else { TEMP_BUFFERS },
+            ..self
+        }
     }
 
     /// Returns the statements, in order.
@@ -67,7 +83,7 @@ impl StageTable {
     /// Creates the stage in a session.
     pub(crate) async fn create_in(&self, client: &Client) -> Result<()> {
         let failed = server_error("could not create a temporary table to stage rows in".to_owned());
-        let sql = format!("set temp_buffers = '{TEMP_BUFFERS}'; {}", self.create.join("; "));
+        let sql = format!("set temp_buffers = '{}'; {}", self.temp_buffers, self.create.join("; "));
         client.batch_execute(&sql).await.map_err(|error| {
             let is_forbidden = error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE);
             let error = failed(error);

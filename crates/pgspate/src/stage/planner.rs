@@ -4,8 +4,10 @@
 //! statement took over four minutes, where a hash join takes 0.2 s. So pgspate allows a nested loop
 //! only with an index on its inner side, and checks each statement's plan before running it.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
 use serde_json::Value;
-use tokio_postgres::Client;
+use tokio_postgres::{Client, SimpleQueryMessage};
 
 use pgspate_target::measure::{self, StatementCost};
 use pgspate_target::{StorageFacts, TypedQuery};
@@ -35,12 +37,61 @@ impl<'a> PlannedStatements<'a> {
     /// Runs a statement that writes rows. Returns its cost; only the number of rows if the server
     /// cannot explain it.
     pub(crate) async fn execute(&self, sql: &str) -> Result<StatementCost, tokio_postgres::Error> {
-        if !self.can_explain {
-            let rows = self.client.run_statement(sql, &[]).await?;
-            return Ok(StatementCost { rows, ..StatementCost::default() });
+        match self.can_explain {
+            true => measure::execute_measured(self.client, &self.check_plan(sql).await?).await,
+            false => self.execute_unjoined(sql).await,
         }
-        self.allow_nested_loop(sql).await?;
-        measure::execute_measured(self.client, sql).await
+    }
+
+    /// Runs a statement that writes rows and joins nothing, so that its plan needs no check.
+    pub(crate) async fn execute_unjoined(
+        &self,
+        sql: &str,
+    ) -> Result<StatementCost, tokio_postgres::Error> {
+        if self.can_explain {
+            return measure::execute_measured(self.client, sql).await;
+        }
+        let rows = self.client.run_statement(sql, &[]).await?;
+        Ok(StatementCost { rows, ..StatementCost::default() })
+    }
+
+    /// Runs `create`, such as `create temporary table a as`, with the rows of a query. Returns the
+    /// number of rows.
+    pub(crate) async fn create_table(
+        &self,
+        create: &str,
+        query: &str,
+    ) -> Result<u64, tokio_postgres::Error> {
+        let query = match self.can_explain {
+            true => self.check_plan(query).await?,
+            false => query.to_owned(),
+        };
+        let answers = self.client.simple_query(&format!("{create} {query}")).await?;
+        let rows = answers.iter().find_map(|answer| match answer {
+            SimpleQueryMessage::CommandComplete(rows) => Some(*rows),
+            _ => None,
+        });
+        Ok(rows.unwrap_or_default())
+    }
+
+    /// Prepares a statement with nested loops, and checks its plan as
+    /// [`PlannedStatements::allow_nested_loop`] does. Returns the statement to run in its place.
+    /// The server plans a prepared statement without parameters once.
+    async fn check_plan(&self, sql: &str) -> Result<String, tokio_postgres::Error> {
+        // The name of a statement whose execution fails stays in use until the session ends.
+        static PREPARED: AtomicU64 = AtomicU64::new(0);
+        let name = format!("pgspate_{}", PREPARED.fetch_add(1, Relaxed));
+        let explain = format!(
+            "set local enable_nestloop = on; prepare {name} as {sql}; \
+             explain (format json) execute {name}"
+        );
+        let answers = self.client.simple_query(&explain).await?;
+        if nested_loops_are_indexed(&measure::explain_json(&answers)[0]["Plan"]) {
+            return Ok(format!("execute {name}; deallocate {name}"));
+        }
+        let forbid = format!("deallocate {name}; set local enable_nestloop = off");
+        self.client.batch_execute(&forbid).await?;
+        Ok(sql.to_owned())
     }
 
     /// Allows nested loops for the next statements, if this statement's plan uses an index for the

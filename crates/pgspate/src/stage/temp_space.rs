@@ -26,10 +26,7 @@ select case current_setting('temp_file_limit') when '-1' then -1
                 then current_setting('data_directory') end)
        when 1 then (select nullif(pg_tablespace_location(oid), '') from pg_tablespace
                     where spcname = places.names[1]) end,
-       (select coalesce(sum(pg_relation_size(relid)), 0)::int8
-        from (select relid::oid from pg_partition_tree($1::oid::regclass)
-              union select inhrelid from pg_inherits where inhparent = $1::oid
-              union select $1::oid) parts(relid))
+       {table_bytes}
 from (select array(select trim(both ' \"' from name)
                    from unnest(string_to_array(current_setting('temp_tablespaces'), ',')) name
                    where trim(name) not in ('', '\"\"'))) places(names)";
@@ -43,7 +40,7 @@ pub(crate) struct TempSpace {
     /// server on another machine.
     free_bytes: Option<u64>,
     /// Bytes of the table with its partitions.
-    pub(crate) table_bytes: u64,
+    table_bytes: u64,
 }
 
 impl TempSpace {
@@ -54,7 +51,8 @@ impl TempSpace {
     /// connection fails.
     pub(crate) async fn read(connection: &Connection, table: &TargetTable) -> Result<TempSpace> {
         let failed = server_error("could not look up the server's temporary space".to_owned());
-        let row = connection.client.fetch_one(LIMITS_SQL, &[&table.oid]).await.map_err(failed)?;
+        let limits = LIMITS_SQL.replace("{table_bytes}", &table_bytes_sql(table));
+        let row = connection.client.fetch_one(&limits, &[]).await.map_err(failed)?;
         let limit_kib: Option<i64> = row.get(0);
         let folder: Option<String> = row.get(1);
         let folder = folder.filter(|_| connection.is_local());
@@ -108,6 +106,23 @@ impl TempSpace {
             true => staged_bytes + self.table_bytes,
             false => 0,
         }
+    }
+}
+
+/// Returns an SQL expression for the bytes of the table with its partitions. The user's search path
+/// may be set.
+pub(crate) fn table_bytes_sql(table: &TargetTable) -> String {
+    let oid = format!("{}::pg_catalog.oid", table.oid);
+    match table.kind == 'r' && !table.has_children {
+        true => format!("pg_catalog.pg_relation_size({oid})"),
+        false => format!(
+            "(select coalesce(pg_catalog.sum(pg_catalog.pg_relation_size(relid)), 0)::int8 \
+              from (select relid::pg_catalog.oid \
+                    from pg_catalog.pg_partition_tree({oid}::pg_catalog.regclass) \
+                    union select inhrelid from pg_catalog.pg_inherits \
+                          where inhparent operator(pg_catalog.=) {oid} \
+                    union select {oid}) parts(relid))"
+        ),
     }
 }
 

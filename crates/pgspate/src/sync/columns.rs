@@ -13,24 +13,6 @@ use crate::stage::keys::{self, EQUALS};
 use crate::{Error, ErrorKind, Result, did_you_mean};
 use pgspate_target::{TargetColumn, TargetTable, TypeKind, quote_ident, server_error};
 
-/// Query for whether no two rows of the table can have the same key. This requires a unique index
-/// whose columns are all in the key, cannot be NULL, and use the default equality of their types.
-/// An index of a table does not cover tables that inherit from the table. Only an index of a
-/// hypertable covers its chunks, because its columns decide to which chunk a row belongs.
-const IS_UNIQUE_SQL: &str = "\
-select exists (
-    select from pg_index i
-    join pg_class t on t.oid = i.indrelid
-    where i.indrelid = $1 and i.indisunique and i.indisvalid and i.indpred is null
-      and (t.relkind = 'p' or $3 or not exists (select from pg_inherits where inhparent = t.oid))
-      and i.indexprs is null and (
-        select bool_and(a.attnotnull and a.attname = any($2) and c.opcdefault
-                        and i.indcollation[k.nth - 1] = a.attcollation)
-        from unnest(i.indkey::int2[]) with ordinality as k(attnum, nth)
-        join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
-        join pg_opclass c on c.oid = i.indclass[k.nth - 1]
-        where k.nth <= i.indnkeyatts))";
-
 /// Oids of `int2vector` and `oidvector`, which are arrays by another name.
 const ARRAY_LIKE_TYPES: [u32; 2] = [22, 30];
 
@@ -71,21 +53,6 @@ pub(super) struct SyncColumns {
 fn is_array(column: &TargetColumn) -> bool {
     let base = column.ty.base();
     matches!(base.kind, TypeKind::Array(..)) || ARRAY_LIKE_TYPES.contains(&base.oid)
-}
-
-/// Returns whether the table cannot have two rows with the same key.
-pub(super) async fn is_unique(
-    client: &Client,
-    table: &TargetTable,
-    key: &[String],
-) -> Result<bool> {
-    let failed = server_error(format!("could not look up the keys of {}", table.sql_name));
-    let is_in_chunks = table.storage.is_in_chunks();
-    Ok(client
-        .query_one(IS_UNIQUE_SQL, &[&table.oid, &key, &is_in_chunks])
-        .await
-        .map_err(failed)?
-        .get(0))
 }
 
 /// Checks that the server can match rows by these columns of `table`. `role` says what the columns

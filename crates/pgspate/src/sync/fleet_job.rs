@@ -126,11 +126,12 @@ impl PreparedSync {
     ///
     /// # Errors
     /// [`ErrorKind::Ledger`] if another table has taken the name of the job's table.
-    pub(crate) fn with_fleet_job(self, rows: FleetJobRows) -> Result<PreparedSync> {
+    pub(crate) fn with_fleet_job(mut self, rows: FleetJobRows) -> Result<PreparedSync> {
         if self.staging.table.oid != rows.table_oid {
             let message = format!("another table has taken the name of {}", self.table());
             return Err(Error::new(ErrorKind::Ledger, message).hint("Complete the job again."));
         }
+        self.staging.stage = self.staging.stage.for_source(None);
         Ok(PreparedSync { fleet_job: Some(rows), ..self })
     }
 

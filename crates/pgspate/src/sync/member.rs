@@ -21,7 +21,7 @@ use crate::stage::STAGE_NAME;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
 use pgspate_target::ledger::{MemberCounts, MemberTarget, OpenMember, digest_texts};
-use pgspate_target::{quote_literal, server_error};
+use pgspate_target::{TargetColumn, TypedQuery, quote_literal, server_error};
 
 /// Maximum number of connections of a member: the session with its lock and its slot, and the
 /// session with the stage. A small source is staged in the first.
@@ -32,6 +32,10 @@ const RECORD_TIMEOUT: Duration = Duration::from_secs(10);
 const OTHERS_DELETED: &str = "each member would delete the others' rows";
 /// Oid of the type `numeric`, whose equal values can have different text.
 const NUMERIC: u32 = 1700;
+
+/// Oids of types whose values are written as text alike under all settings: bool, integers, text,
+/// oid, char, varchar, numeric, uuid.
+const FIXED_TEXT_TYPES: [u32; 10] = [16, 20, 21, 23, 25, 26, 1042, 1043, NUMERIC, 2950];
 
 /// Settings that decide how values are written as text. All members must write a value alike.
 const TEXT_SETTINGS: &str = "\
@@ -193,12 +197,26 @@ impl PreparedSync {
             names.join(", ")
         );
         let failed = || server_error("could not read the scopes of the source".to_owned());
-        let begin = format!("savepoint pgspate_scopes; {TEXT_SETTINGS}");
-        client.batch_execute(&begin).await.map_err(failed())?;
-        let rows = client.query(&sql, &[]).await.map_err(failed())?;
-        let end = "rollback to savepoint pgspate_scopes; release savepoint pgspate_scopes";
-        client.batch_execute(end).await.map_err(failed())?;
+        let needs_settings = columns.iter().any(|column| {
+            let found = self.find_column(column);
+            !found.is_some_and(|it| FIXED_TEXT_TYPES.contains(&it.ty.base().oid))
+        });
+        if needs_settings {
+            let begin = format!("savepoint pgspate_scopes; {TEXT_SETTINGS}");
+            client.batch_execute(&begin).await.map_err(failed())?;
+        }
+        let rows = client.fetch_all(&sql, &[]).await.map_err(failed())?;
+        if needs_settings {
+            let end = "rollback to savepoint pgspate_scopes; release savepoint pgspate_scopes";
+            client.batch_execute(end).await.map_err(failed())?;
+        }
         Ok(rows.iter().map(|row| row.get(0)).collect())
+    }
+
+    /// Returns the table's column that a sync column is.
+    fn find_column(&self, column: &SyncColumn) -> Option<&TargetColumn> {
+        let mut columns = self.staging.table.columns.iter();
+        columns.find(|it| pgspate_target::quote_ident(&it.name) == *column.name)
     }
 
     /// Returns SQL for the text of a scope's column in a staged row. Equal values have equal texts.
@@ -207,9 +225,7 @@ impl PreparedSync {
     /// [`ErrorKind::Plan`] if there is no such text.
     fn scope_text(&self, column: &SyncColumn) -> Result<String> {
         let name = &column.name;
-        let mut columns = self.staging.table.columns.iter();
-        let found = columns.find(|it| pgspate_target::quote_ident(&it.name) == *name);
-        match found.is_some_and(|it| it.ty.base().oid == NUMERIC) {
+        match self.find_column(column).is_some_and(|it| it.ty.base().oid == NUMERIC) {
             true => Ok(format!("pg_catalog.trim_scale(s.{name})::text")),
             false if column.is_exact => Ok(format!("s.{name}::text")),
             false => {

@@ -232,9 +232,9 @@ async fn classify_columns(staging: &Staging, options: &SyncOptions) -> Result<Sy
     let nondeterministic = keys::nondeterministic_columns(client, table).await?;
     let key = match options.key.is_empty() {
         false => options.key.clone(),
-        true => keys::primary_key(client, table).await?,
+        true => table.primary_key(),
     };
-    let is_unique = columns::is_unique(client, table, &key).await?;
+    let is_unique = table.is_unique(&key);
     let operators = keys::equality_operators(client, table).await?;
     columns::check_comparable(client, table, "key", &key, &operators).await?;
     if let Scope::By(names) = &options.scope {
@@ -358,11 +358,14 @@ impl PreparedSync {
     fn run_to_end(mut self, watch: &Arc<LoadWatch>) -> Result<SyncReport> {
         let started = Instant::now();
         self.staging.check_keys_early(self.options.is_check, watch)?;
-        let reading = TempSpace::read(self.staging.control(), &self.staging.table);
-        let space = self.runtime.block_on(reading)?;
-        // The stored bytes of a compressed source are a lower bound of the staged bytes.
-        space.check(self.staging.stored_bytes()).map_err(|error| self.explain_failure(error))?;
-        self.staging.table_bytes = space.table_bytes;
+        if !self.staging.is_small() {
+            let reading = TempSpace::read(self.staging.control(), &self.staging.table);
+            let space = self.runtime.block_on(reading)?;
+            // The stored bytes of a compressed source are a lower bound of the staged bytes.
+            space
+                .check(self.staging.stored_bytes())
+                .map_err(|error| self.explain_failure(error))?;
+        }
         if let Some(extent) = self.extent {
             match self.run_with_read_ahead(extent, watch, started)? {
                 Some(report) => return Ok(report),

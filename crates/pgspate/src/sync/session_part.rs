@@ -14,12 +14,14 @@ use super::swap_values::{self, WrittenChanges};
 use super::{Examples, PreparedSync, SyncReport, ahead};
 use crate::copy::{COMMIT_DURABLY, LaneSession};
 use crate::fleet::FleetEntry;
+use crate::stage::temp_space::table_bytes_sql;
 use crate::stage::{STAGE_NAME, planner};
 use crate::{Error, ErrorKind, Result, stage};
 use pgspate_target::ledger::{check_no_dropped_keys, check_no_dropped_keys_in_transaction};
 use pgspate_target::measure::{StatementCost, TransactionCounters};
 use pgspate_target::{
-    ConcurrentChange, TypedQuery, has_types_sql, read_cascading_keys, server_error, users_path_sql,
+    ConcurrentChange, TargetTable, TypedQuery, has_types_sql, read_cascading_keys, server_error,
+    users_path_sql,
 };
 
 /// The message of an INSERT that the server refused.
@@ -31,10 +33,25 @@ const PAGE_BYTES: u64 = 8 << 10;
 /// Maximum bytes of a table that the server is expected to have in its cache after a comparison.
 const CACHED_BYTES_MAX: u64 = 1 << 30;
 
-/// Lowers the cost of pages that are read by their address, for this transaction.
-const CHEAP_RANDOM_PAGES: &str = "\
-select set_config('random_page_cost', '1.1', true)
-where current_setting('random_page_cost')::float8 operator(pg_catalog.>) 1.1";
+/// Maximum number of differences whose table is not analyzed. Its size tells the server's planner
+/// enough, and analyzing it would take longer than the statements.
+const UNANALYZED_MAX: u64 = 5000;
+
+/// Returns a statement that lowers the cost of pages that are read by their address, for this
+/// transaction. The comparison has just read the table, so the server finds the rows in its cache.
+/// By the default cost, it would read the whole table once more.
+fn cheap_random_pages_sql(table: &TargetTable, changed: u64) -> String {
+    let bytes_min = (changed + 1) * 4 * PAGE_BYTES;
+    format!(
+        "select pg_catalog.set_config('random_page_cost', '1.1', true) \
+         from (select {} as size) as stored \
+         where size operator(pg_catalog.>=) {bytes_min} \
+           and size operator(pg_catalog.<=) {CACHED_BYTES_MAX} \
+           and pg_catalog.current_setting('random_page_cost')::float8 \
+               operator(pg_catalog.>) 1.1",
+        table_bytes_sql(table)
+    )
+}
 
 /// Begins a transaction that sees a single state of the table.
 pub(super) const BEGIN: &str = "begin isolation level repeatable read; ";
@@ -113,8 +130,8 @@ pub(super) async fn find_differences(
         ahead::mark_staged_scopes(client, sync).await?;
     }
     let mut report = SyncReport { rows_in: rows, ..SyncReport::default() };
-    compare(client, &statements, &mut report).await?;
-    check_keys(client, sync, &statements, &report).await?;
+    let keys = compare(client, &statements, &mut report).await?;
+    check_keys(client, sync, &statements, &report, keys).await?;
     check_table_keys(client, sync, &statements).await?;
     if sync.options.is_check {
         report.examples = examples(client, &statements).await?;
@@ -245,6 +262,7 @@ async fn check_keys(
     sync: &PreparedSync,
     statements: &SyncStatements<'_>,
     report: &SyncReport,
+    counted: Option<KeyCounts>,
 ) -> Result<()> {
     let failed = || server_error("could not check the staged rows".to_owned());
     if statements.keeps_last {
@@ -261,13 +279,10 @@ async fn check_keys(
             return Err(Error::new(ErrorKind::Plan, "a key of the source occurs more than once"));
         }
     }
-    if let (true, Some(count)) = (statements.columns.key_is_unique, statements.count_scope()) {
-        let scope = count_at(&client.query_one(&count, &[]).await.map_err(failed())?, 0);
-        let is_paired = report.rows_in - known - report.inserted == scope - report.deleted;
-        let inserts = statements.duplicates_in_inserts();
-        if is_paired && client.query(&inserts, &[]).await.map_err(failed())?.is_empty() {
-            return Ok(());
-        }
+    if let Some(KeyCounts { scope, inserts_have_duplicates: false }) = counted
+        && report.rows_in - known - report.inserted == scope - report.deleted
+    {
+        return Ok(());
     }
     let duplicates = client.query(&statements.duplicates(), &[]).await.map_err(failed())?;
     let (keys, examples) = parse_duplicates(&duplicates);
@@ -297,26 +312,39 @@ fn parse_duplicates(rows: &[Row]) -> (u64, Vec<(String, u64)>) {
     (rows.first().map_or(0, |row| count_at(row, 0)), examples)
 }
 
+/// What tells whether the source may have duplicate keys.
+struct KeyCounts {
+    /// Rows in the scope.
+    scope: u64,
+    /// Whether several rows to insert have the same key.
+    inserts_have_duplicates: bool,
+}
+
 /// Finds the differences, reading the source and the scope once.
 async fn compare(
     client: &Client,
     statements: &SyncStatements<'_>,
     report: &mut SyncReport,
-) -> Result<()> {
+) -> Result<Option<KeyCounts>> {
     if statements.split.is_some() {
         // An earlier attempt may have left its table of differences.
         let drop = format!("drop table if exists {DIFF}");
         client.batch_execute(&drop).await.map_err(compare_error)?;
     }
-    let diff = statements.diff();
-    statements.planned(client).allow_nested_loop(&diff).await.map_err(compare_error)?;
-    client.batch_execute(&diff).await.map_err(compare_error)?;
-    client.batch_execute(&statements.analyze_diff()).await.map_err(compare_error)?;
-    let row =
-        client.query_one(&statements.count_differences(), &[]).await.map_err(compare_error)?;
+    let (create, rows) = (statements.create_diff(), statements.diff_rows());
+    let planned = statements.planned(client);
+    let differences = planned.create_table(&create, &rows).await.map_err(compare_error)?;
+    if differences > UNANALYZED_MAX || statements.split.is_some() {
+        client.batch_execute(&statements.analyze_diff()).await.map_err(compare_error)?;
+    }
+    let with_keys = statements.count_differences_and_keys();
+    let has_keys = with_keys.is_some();
+    let count = with_keys.unwrap_or_else(|| statements.count_differences());
+    let row = client.fetch_one(&count, &[]).await.map_err(compare_error)?;
     (report.deleted, report.updated) = (count_at(&row, 0), count_at(&row, 1));
     report.inserted = count_at(&row, 2);
-    Ok(())
+    Ok(has_keys
+        .then(|| KeyCounts { scope: count_at(&row, 3), inserts_have_duplicates: row.get(4) }))
 }
 
 fn compare_error(error: tokio_postgres::Error) -> Error {
@@ -339,11 +367,9 @@ async fn apply_changes(
     let mut undone = TransactionCounters::default();
     let failed_to = |what: &str| server_error(format!("could not {what}"));
     let planned = statements.planned(client);
-    let (table_bytes, changed) = (sync.staging.table_bytes, report.deleted + report.updated);
-    if table_bytes <= CACHED_BYTES_MAX && changed < table_bytes / PAGE_BYTES / 4 {
-        // The comparison has just read the table, so the server finds the rows in its cache. By the
-        // default cost, it would read the whole table once more.
-        let set = client.batch_execute(CHEAP_RANDOM_PAGES).await;
+    let changed = report.deleted + report.updated;
+    if changed > 0 {
+        let set = client.batch_execute(&cheap_random_pages_sql(&sync.staging.table, changed)).await;
         set.map_err(failed_to("set up the session"))?;
     }
     let (deletes, updates) = sync.allowed_writes();
@@ -359,7 +385,7 @@ async fn apply_changes(
     }
     if report.inserted > 0 {
         let refused = server_error(INSERT_REFUSED.to_owned());
-        all.add(planned.execute(&statements.insert()).await.map_err(refused)?);
+        all.add(planned.execute_unjoined(&statements.insert()).await.map_err(refused)?);
     }
     let found = report.deleted + report.updated + report.inserted;
     if all.rows != found && !statements.storage.has_row_addresses {

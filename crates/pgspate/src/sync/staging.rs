@@ -64,8 +64,6 @@ pub(super) struct Staging {
     pub(super) plan: RowPlan,
     pub(super) stage: StageTable,
     pub(super) rows: StagedRows,
-    /// Bytes of the table with its partitions, before the sync.
-    pub(super) table_bytes: u64,
 }
 
 impl Staging {
@@ -121,6 +119,7 @@ impl Staging {
         }
         let columns = plan.columns.iter().map(|column| column.name.as_str());
         let stage = StageTable::of(&table, columns, options.keeps_last);
+        let stage = stage.for_source(reading.stored_bytes().filter(|_| !reading.is_stream()));
         let rows = StagedRows::All;
         let staging = Staging {
             control_session,
@@ -132,7 +131,6 @@ impl Staging {
             plan,
             stage,
             rows,
-            table_bytes: 0,
         };
         Ok((staging, created))
     }
@@ -309,9 +307,12 @@ impl Staging {
     /// Returns whether the control session also stages the rows, compares and writes. Its own
     /// transaction cannot see keys that are dropped after the snapshot, so the table is locked.
     pub(super) fn has_one_session(&self) -> bool {
-        matches!(self.rows, StagedRows::All)
-            && self.locks_table()
-            && !self.reading.is_stream()
+        matches!(self.rows, StagedRows::All) && self.locks_table() && self.is_small()
+    }
+
+    /// Returns whether the source has few bytes. Then temporary space is not looked up.
+    pub(super) fn is_small(&self) -> bool {
+        !self.reading.is_stream()
             && self.reading.stored_bytes().is_some_and(|bytes| bytes <= ONE_SESSION_BYTES_MAX)
     }
 

@@ -80,11 +80,6 @@ impl SyncStatements<'_> {
         self.duplicates_in(&format!("{STAGE_NAME} s"))
     }
 
-    /// Returns the query for duplicate keys among the rows to insert.
-    pub(super) fn duplicates_in_inserts(&self) -> String {
-        self.duplicates_in(&format!("{DIFF} s where s.{TID} is null"))
-    }
-
     /// Returns the query for keys of the source that the table has more than once within the scope.
     /// Returns `None` if the key is unique or no row of the table is written.
     pub(super) fn duplicates_in_table(&self) -> Option<String> {
@@ -112,7 +107,7 @@ impl SyncStatements<'_> {
     }
 
     /// Returns the query for the number of rows in the scope; `None` if nothing is deleted.
-    pub(super) fn count_scope(&self) -> Option<String> {
+    fn count_scope(&self) -> Option<String> {
         let scope = self.in_scope()?;
         Some(format!("select pg_catalog.count(*) from {} t where {scope}", self.table))
     }
@@ -176,9 +171,20 @@ impl SyncStatements<'_> {
         ))
     }
 
-    /// Returns the statement that creates the table of differences. Each difference has the address
-    /// of the target's row version, whether the source has the row, and the source's values.
+    /// Returns the statement that creates the table of differences.
     pub(super) fn diff(&self) -> String {
+        format!("{} {}", self.create_diff(), self.diff_rows())
+    }
+
+    /// Returns the beginning of the statement that creates the table of differences.
+    pub(super) fn create_diff(&self) -> String {
+        let lives = if self.split.is_some() { "preserve rows" } else { "drop" };
+        format!("create temporary table pgspate_diff on commit {lives} as")
+    }
+
+    /// Returns the query for the differences. Each has the address of the target's row version,
+    /// whether the source has the row, and the source's values.
+    pub(super) fn diff_rows(&self) -> String {
         let (table, matches) = (self.table, self.matches("t", "s"));
         let (place, columns) = (self.address_columns(), self.diff_columns());
         let differs = self.differs().filter(|_| *self.scope != Scope::InsertOnly);
@@ -199,15 +205,11 @@ impl SyncStatements<'_> {
                 String::new(),
             ),
         };
-        let (lives, turn) = match self.split {
-            Some(split) => {
-                ("preserve rows", format!(", {} as {TRANSACTION}", split.of_row("s", "t")))
-            }
-            None => ("drop", String::new()),
-        };
+        let turn = self.split.map_or_else(String::new, |split| {
+            format!(", {} as {TRANSACTION}", split.of_row("s", "t"))
+        });
         format!(
-            "create temporary table pgspate_diff on commit {lives} as \
-             select t.{TID}, t.{PARTITION}, s.{IS_STAGED} is not null as {IN_SOURCE}, \
+            "select t.{TID}, t.{PARTITION}, s.{IS_STAGED} is not null as {IN_SOURCE}, \
                     {columns}{turn} \
              from {from} where t.{TID} is null{is_gone}{differs}"
         )
@@ -263,6 +265,23 @@ impl SyncStatements<'_> {
     /// Returns the query that counts the rows to delete, to update and to insert.
     pub(super) fn count_differences(&self) -> String {
         format!("select {} from {DIFF}", counts())
+    }
+
+    /// Returns the query of [`SyncStatements::count_differences`] with two more columns: the rows
+    /// in the scope, and whether rows to insert have the same key. Returns `None` if these do not
+    /// tell that the source has no duplicate keys.
+    pub(super) fn count_differences_and_keys(&self) -> Option<String> {
+        if !self.columns.key_is_unique || self.keeps_last {
+            return None;
+        }
+        let (scope, keys) = (self.count_scope()?, list(self.columns.key.iter(), "s"));
+        Some(format!(
+            "select found.*, ({scope}), \
+                    exists (select from {DIFF} s where s.{TID} is null group by {keys} \
+                            having pg_catalog.count(*) operator(pg_catalog.>) 1) \
+             from ({}) found",
+            self.count_differences()
+        ))
     }
 
     /// Returns the query that counts the rows to delete, to update and to insert for each

@@ -235,7 +235,7 @@ async fn read_columns(
 
 /// Reads the columns of the primary key, or of a unique index that identifies every row.
 async fn read_key(client: &Client, table: &TargetTable) -> Result<Vec<String>> {
-    let key = keys::primary_key(client, table).await?;
+    let key = table.primary_key();
     let is_generated =
         |name: &String| table.columns.iter().any(|it| it.name == *name && it.is_generated);
     if !key.is_empty() && !key.iter().any(is_generated) {
@@ -280,7 +280,9 @@ impl ApplyTable {
         session: &SessionSettings,
         name: &str,
     ) -> Result<Option<ApplyTable>> {
-        let Some(table) = TargetTable::read(client, name).await? else { return Ok(None) };
+        let Some(table) = TargetTable::read_with_fingerprint(client, name).await? else {
+            return Ok(None);
+        };
         check_takes_events(&table)?;
         let failed = || lookup_error(&table);
         let nondeterministic = keys::nondeterministic_columns(client, &table).await?;
