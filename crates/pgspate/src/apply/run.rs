@@ -307,30 +307,47 @@ fn write_all(
     confirmed: &ConfirmedPosition,
     tables: &mut Vec<Arc<ApplyTable>>,
 ) -> Result<()> {
-    while let Ok(batch) = batches.recv() {
-        let mut batch = batch?;
-        writer.apply(&mut batch, watch)?;
-        watch.end_batch();
-        if let (Some(reached), true) = (batch.reached, batch.ends_transaction) {
-            if let SourcePoint::Log(lsn) = reached {
-                confirmed.note(lsn);
+    let mut received = 0;
+    loop {
+        let written = if writer.has_sent_batches() && !watch.has_more_batches(received) {
+            writer.wait_for_answer(watch, received)
+        } else {
+            let Ok(batch) = batches.recv() else { return Ok(()) };
+            received += 1;
+            match batch {
+                Ok(batch) => writer.write(batch, watch),
+                Err(error) => writer.finish(watch).and(Err(error)),
             }
-            watch.lag.note_applied(reached);
-        }
-        if let Some(at) = batch.committed_at {
-            watch.lag.note_committed(at);
+        };
+        for batch in writer.take_durable() {
+            note_durable(&batch, watch, confirmed);
+            if batch.events > 0 {
+                tables.clone_from(&batch.tables);
+            }
         }
         let counts = &writer.counts;
         watch.events.store(counts.events, Relaxed);
         watch.bytes.store(counts.bytes, Relaxed);
         watch.batches.store(counts.batches, Relaxed);
         watch.dead_letters.store(counts.dead_letters, Relaxed);
-        if batch.events > 0 {
-            watch.batch_events.store(batch.events, Relaxed);
-            tables.clone_from(&batch.tables);
-        }
+        written?;
     }
-    Ok(())
+}
+
+/// Notes how far the stream is applied.
+fn note_durable(batch: &EventBatch, watch: &ApplyWatch, confirmed: &ConfirmedPosition) {
+    if let (Some(reached), true) = (batch.reached, batch.ends_transaction) {
+        if let SourcePoint::Log(lsn) = reached {
+            confirmed.note(lsn);
+        }
+        watch.lag.note_applied(reached);
+    }
+    if let Some(at) = batch.committed_at {
+        watch.lag.note_committed(at);
+    }
+    if batch.events > 0 {
+        watch.batch_events.store(batch.events, Relaxed);
+    }
 }
 
 #[cfg(test)]

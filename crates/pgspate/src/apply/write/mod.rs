@@ -13,13 +13,16 @@ mod refusals;
 mod round;
 mod row_errors;
 mod session;
+mod single_statement;
 mod statements;
+mod window;
 
 use tokio::runtime::Handle;
 
 pub use counts::ApplyCounts;
 
 use self::session::WriterSession;
+use self::window::BatchWindow;
 use super::batch::EventBatch;
 use super::watch::ApplyWatch;
 use crate::copy::is_row_error_code;
@@ -62,6 +65,8 @@ pub(crate) struct BatchWriter {
     pub(crate) uncounted: u64,
     /// The work of the open transaction so far.
     uncommitted: UncommittedWork,
+    /// The batches that were sent and are not yet durable.
+    window: BatchWindow,
 }
 
 /// Work that counts when the open transaction commits.
@@ -101,6 +106,7 @@ impl BatchWriter {
             has_noted_unlogged_writes: false,
             uncounted: 0,
             uncommitted: UncommittedWork::default(),
+            window: BatchWindow::default(),
         })
     }
 
@@ -115,7 +121,7 @@ impl BatchWriter {
     /// When the server refuses an event, with the event's place. When the server cannot be reached
     /// in time. When another process took the stream over. An uncommitted batch leaves nothing
     /// behind.
-    pub(crate) fn apply(&mut self, batch: &mut EventBatch, watch: &ApplyWatch) -> Result<()> {
+    fn apply(&mut self, batch: &mut EventBatch, watch: &ApplyWatch) -> Result<()> {
         let mut backoff = ReconnectBackoff::new(self.settings.limits.retry_for);
         let runtime = self.runtime.clone();
         let mut lost = None;
@@ -155,7 +161,8 @@ impl BatchWriter {
 
     /// After a failure: checks whether the batch was committed and only the reply was lost.
     async fn was_committed(&mut self, batch: &EventBatch) -> Result<bool> {
-        self.reopen_session(batch.ends_transaction.then_some(&batch.end_position)).await?;
+        let pending: &[_] = if batch.ends_transaction { &[&batch.end_position] } else { &[] };
+        self.reopen_session(pending).await?;
         let was_committed = batch.ends_transaction && self.stream.mark == batch.end_position;
         if was_committed {
             self.note_commit(batch);
@@ -163,15 +170,17 @@ impl BatchWriter {
         Ok(was_committed)
     }
 
-    /// Opens a session if there is none. `uncommitted`: the position that the lost session may have
+    /// Opens a session if there is none. `pending`: the positions that the lost session may have
     /// committed.
-    async fn reopen_session(&mut self, uncommitted: Option<&ledger::StreamPosition>) -> Result<()> {
-        if self.session.is_none() {
+    async fn reopen_session(&mut self, pending: &[&ledger::StreamPosition]) -> Result<()> {
+        if let Some(session) = &mut self.session {
+            session.use_single_statements(false).await?;
+        } else {
             let session = WriterSession::open(&self.settings).await?;
             if let Some(pid) = self.lost_pid {
                 session.connection.terminate_lost_backend(pid).await;
             }
-            self.stream.reopen(&session.connection.client, uncommitted).await?;
+            self.stream.reopen(&session.connection.client, pending).await?;
             ledger::check_stream_not_emptied(&session.connection.client, self.stream.name())
                 .await?;
             self.session = Some(session);
@@ -182,7 +191,7 @@ impl BatchWriter {
 
     /// Returns the session and the stream. Opens the session again if it was lost.
     async fn open_session(&mut self) -> Result<(&mut WriterSession, &AppliedStream)> {
-        self.reopen_session(None).await?;
+        self.reopen_session(&[]).await?;
         Ok((self.session.as_mut().expect("just opened"), &self.stream))
     }
 
@@ -194,7 +203,7 @@ impl BatchWriter {
         }
         let session = self.open_session().await?.0;
         session.roll_back().await?;
-        session.may_use_parameters = true;
+        (session.may_use_parameters, session.may_share_statements) = (true, true);
         altered_tables::encode_again(session, batch).await
     }
 
@@ -204,7 +213,7 @@ impl BatchWriter {
         if altered_tables::has_altered_tables(batch) {
             return Ok(false);
         }
-        self.reopen_session(None).await?;
+        self.reopen_session(&[]).await?;
         if !self.has_noted_unlogged_writes
             && batch.tables.iter().any(|it| it.table.unlogged != UnloggedExtent::Nothing)
         {
@@ -312,7 +321,8 @@ impl BatchWriter {
     pub(crate) async fn move_stream_to(&mut self, mark: ledger::StreamPosition) -> Result<()> {
         let mut has_lost = false;
         loop {
-            self.reopen_session(has_lost.then_some(&mark)).await?;
+            let pending: &[_] = if has_lost { &[&mark] } else { &[] };
+            self.reopen_session(pending).await?;
             if has_lost && self.stream.mark == mark {
                 // The position was committed, and only the reply was lost.
                 return Ok(());
@@ -411,7 +421,7 @@ impl BatchWriter {
     /// Ends the session. Returns the counts.
     pub(crate) async fn close(mut self) -> ApplyCounts {
         if let Some(session) = self.session.take() {
-            session.connection.close().await;
+            session.close().await;
         }
         self.counts
     }

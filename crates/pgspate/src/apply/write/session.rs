@@ -1,6 +1,7 @@
 //! The writer's session with its stages, prepared statements and transaction.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use tokio_postgres::Statement;
 
@@ -10,7 +11,8 @@ use crate::apply::route::ApplyTable;
 use crate::apply::write::statements;
 use crate::stage::{TEMP_BUFFERS, planner};
 use pgspate_target::connect::Connection;
-use pgspate_target::{COMMITS_WAIT, users_path_sql};
+use pgspate_target::ledger::FORGET_CHECKED_TABLES;
+use pgspate_target::{COMMITS_WAIT, pin_session_sql, users_path_sql};
 
 /// Makes the planner look up a few rows by index, whatever the statistics say. Larger batches never
 /// reuse such a plan, as their statements are not kept.
@@ -87,7 +89,7 @@ const ROLLBACK_TO_SAVEPOINT: &str =
 
 /// The session that writes to the target.
 pub(super) struct WriterSession {
-    pub(super) connection: Connection,
+    pub(super) connection: Arc<Connection>,
     pub(super) in_transaction: bool,
     /// Stages by the tables' OIDs.
     stages: HashMap<u32, BatchStage>,
@@ -99,6 +101,10 @@ pub(super) struct WriterSession {
     planning: StatementPlanning,
     /// Whether rows may be sent as parameters of statements.
     pub(super) may_use_parameters: bool,
+    /// Whether a single statement may write a batch.
+    pub(super) may_share_statements: bool,
+    /// Whether the session has the user's search path, for transactions of a single statement.
+    has_users_path: bool,
 }
 
 /// The most prepared statements to keep. A table has about five for each set of columns.
@@ -109,7 +115,7 @@ impl WriterSession {
     pub(super) async fn open(settings: &WriterSettings) -> Result<WriterSession> {
         let connection = settings.dsn.connect("pgspate apply").await?;
         let session = WriterSession {
-            connection,
+            connection: Arc::new(connection),
             in_transaction: false,
             stages: HashMap::new(),
             statements: HashMap::new(),
@@ -117,6 +123,8 @@ impl WriterSession {
             lock_timeout: settings.limits.lock_timeout_millis(),
             planning: StatementPlanning::Checked,
             may_use_parameters: true,
+            may_share_statements: true,
+            has_users_path: false,
         };
         let sql = format!(
             "{}; {}; set temp_buffers = '{TEMP_BUFFERS}'; {}; {PLAN_ONCE}; {COMMITS_WAIT}",
@@ -128,6 +136,39 @@ impl WriterSession {
         session.run(&sql, "set up the session").await?;
         session.run(WRITE_SHARDS_IN_TURN, "set up the session").await?;
         Ok(session)
+    }
+
+    /// Returns whether a single statement may write a batch. Behind a pooler, a later statement may
+    /// be in another session.
+    pub(super) fn may_use_single_statements(&self) -> bool {
+        !self.in_transaction
+            && self.may_use_parameters
+            && self.may_share_statements
+            && !self.connection.is_pooled()
+    }
+
+    /// Prepares the session for transactions of a single statement, or ends that. Triggers and
+    /// defaults run under the user's search path.
+    pub(super) async fn use_single_statements(&mut self, is_used: bool) -> Result<()> {
+        if self.has_users_path == is_used {
+            return Ok(());
+        }
+        let sql = match is_used {
+            true => format!(
+                "set default_transaction_isolation = 'read committed'; \
+                 {FORGET_CHECKED_TABLES}; {}",
+                users_path_sql(false)
+            ),
+            false => pin_session_sql(),
+        };
+        self.run(&sql, "set up the session").await?;
+        self.has_users_path = is_used;
+        Ok(())
+    }
+
+    /// Returns whether the statement is prepared.
+    pub(super) fn has_prepared(&self, sql: &str) -> bool {
+        self.statements.contains_key(sql)
     }
 
     /// Runs statements without rows. `task` completes "could not".
@@ -313,6 +354,13 @@ impl WriterSession {
             self.statements.insert(sql.to_owned(), statement.clone());
         }
         Ok(statement)
+    }
+
+    /// Ends the session properly.
+    pub(super) async fn close(self) {
+        if let Some(connection) = Arc::into_inner(self.connection) {
+            connection.close().await;
+        }
     }
 
     /// Returns the first value of a query.
