@@ -169,7 +169,22 @@ impl FoundTable {
         FoundTable::look_up(client, name, "''").await
     }
 
+    /// Looks the table up again if it has no columns: another session may have replaced it between
+    /// two of the queries.
     async fn look_up(client: &Client, name: &str, fingerprint: &str) -> Result<Option<FoundTable>> {
+        match FoundTable::look_up_once(client, name, fingerprint).await? {
+            Some(found) if found.columns.is_empty() => {
+                FoundTable::look_up_once(client, name, fingerprint).await
+            }
+            found => Ok(found),
+        }
+    }
+
+    async fn look_up_once(
+        client: &Client,
+        name: &str,
+        fingerprint: &str,
+    ) -> Result<Option<FoundTable>> {
         let failed = || lookup_error(name);
         let table = TABLE.replace("{fingerprint}", fingerprint);
         let table = format!("with {} {table}", table_lookup_cte());
@@ -258,6 +273,7 @@ impl FoundTable {
             false => Ok(Vec::new()),
         };
         let may_have_parts = self.may_have_parts;
+        let asks_for_parts = may_have_parts || self.has_rules;
         let has_other_types = self.has_other_types();
         let parts = parts_sql();
         let triggers = TRIGGERS.replace("{no_guard}", NO_HYPERTABLE_GUARD);
@@ -266,7 +282,7 @@ impl FoundTable {
             biased;
             fetch(has_other_types, TYPES),
             fetch(has_other_types || self.may_have_defaults, DEFAULTS),
-            fetch(may_have_parts || self.has_rules, &parts),
+            fetch(asks_for_parts, &parts),
             fetch(may_have_triggers, FOREIGN_KEYS),
             fetch(may_have_triggers, &triggers),
             fetch(may_have_parts, INDEXES_OF_PARTITIONS)
@@ -285,8 +301,10 @@ impl FoundTable {
             table.columns = columns.iter().map(|row| read_column(row, &types)).collect();
         }
         table.add_defaults(&columns, &defaults);
-        if let Some(row) = parts.first() {
-            table.add_parts(row);
+        match parts.first() {
+            Some(row) => table.add_parts(row),
+            None if asks_for_parts => return Err(replaced_error(&table.sql_name)),
+            None => {}
         }
         let keys_where = |to_itself: bool| -> Vec<String> {
             let keys = keys.iter().filter(|key| key.get::<_, bool>(1) == to_itself);
@@ -325,6 +343,12 @@ impl TargetTable {
         self.is_written_by_triggers = places.is_written_by_triggers;
         self.rules = row.get::<_, Vec<&str>>(3).into_iter().map(RewriteRule::parse).collect();
     }
+}
+
+/// Returns the error for a table that another session has dropped during the look-up.
+fn replaced_error(name: &str) -> crate::Error {
+    let message = format!("another session has dropped or replaced {name} meanwhile");
+    crate::Error::new(crate::ErrorKind::Plan, message).hint("Run the same command again.")
 }
 
 fn lookup_error(name: &str) -> impl FnOnce(DriverError) -> crate::Error + use<> {

@@ -60,7 +60,7 @@ fn rows_refused_for_every_reason_are_set_aside() {
       2 rows left to the server as text
       11 rows set aside in bad.csv, the reasons in bad.csv.json
       once corrected, they can be loaded with
-        --format csv --header yes --delimiter , --quote '"' --null ''
+        --format=csv --header=yes --delimiter=, --quote='"' --null=''
     warning: foreign key "t_kind_fkey" is checked for each row after each COPY
     open it with [PSQL] -c 'table public.t limit 10'
     "#);
@@ -100,11 +100,12 @@ fn rows_refused_for_every_reason_are_set_aside() {
 }
 
 /// Inputs, with the options that they are read with. `x` is no number.
-const READ_WITH_OPTIONS: [(&str, &str); 7] = [
+const READ_WITH_OPTIONS: [(&str, &str); 8] = [
     ("id,v,w\n1,'a,b',y\nx,'c',z\n", "--quote '"),
     ("id,v,w\n1,n/a,a\nx,n/a,b\n", "--null n/a"),
     ("id,v,w\n1,\"\",a\nx,\"\",b\n", "--force-null v"),
     ("id,v,w\n1,,a\nx,\\N,b\n", "--null="),
+    ("id,v,w\n1,-9,a\nx,-9,b\n", "--null=-9"),
     ("id,v,w\n1,a,b\nx,c,d\n", "--columns id,w,v"),
     ("ID;W\n1;b\nx;d\n", "--snake-case --set v=it's --delimiter ;"),
     ("id\tv\tw\n1\t\\N\tO\"Neil\nx\t\\N\t\"c\"\n", "--quote none --encoding latin1"),

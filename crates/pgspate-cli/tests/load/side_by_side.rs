@@ -60,6 +60,21 @@ fn an_interrupted_load_continues_with_another_number_of_lanes() {
     }
 }
 
+/// Later files may have rows in the table, as they are read side by side.
+#[test]
+fn a_file_of_which_no_row_is_written_may_be_corrected() {
+    let case = new_case();
+    let row = |id: &str| format!("id,note\n{id},x\n");
+    case.put("in/1", row("x"));
+    let args = "in --format csv --table t --quiet --commit chunk --lanes 3";
+    assert!(case.refusal(args).contains("invalid input syntax for type bigint: \"x\""));
+    case.put("in/1", row(&BIG_ROWS.to_string()));
+    case.load(args).success();
+    let rows = (FILES - 1) * BIG_ROWS + 1;
+    let sql = "select concat_ws(' ', count(*), count(distinct id)) from t";
+    assert_eq!(case.value(sql), format!("{rows} {rows}"));
+}
+
 /// Earlier versions numbered the chunks of all files consecutively.
 #[test]
 fn an_unfinished_job_of_an_earlier_version_is_refused() {

@@ -17,8 +17,9 @@ use crate::{Error, ErrorKind, Result};
 /// The most inputs that are opened before their turn.
 const AHEAD_MAX: usize = 8;
 
-/// The most memory that all open inputs but one are expected to take, in bytes, for each two inputs
-/// that are cut side by side. Data that compress unusually well take more.
+/// The most memory that all open inputs but the first are expected to take, in bytes. More inputs
+/// that are cut side by side may take more: this much for each two of them. Data that compress
+/// unusually well take more, too.
 const AHEAD_BYTES_MAX: u64 = 16 << 20;
 
 /// What an open input takes beside the bytes that it reads ahead: buffers and a thread's stack.
@@ -67,9 +68,6 @@ impl ChainCutter {
 
     /// Opens the next input if no input is being cut. Adds inputs that threads have opened.
     fn add_inputs(&mut self) -> Result<()> {
-        if !self.current.is_empty() {
-            self.open_ahead();
-        }
         while self.next_input < self.ahead_bytes.len() {
             let is_opened = self.ahead.front().is_some_and(JoinHandle::is_finished);
             let has_room = self.current.len() < self.side_by_side_max;
@@ -80,20 +78,26 @@ impl ChainCutter {
             let cutter = self.open_next()?;
             self.current.push_back((index, cutter));
         }
+        if !self.current.is_empty() {
+            self.open_ahead();
+        }
         Ok(())
     }
 
-    /// Returns the cutter of the next input, and lets threads open the inputs after it.
+    /// Returns the cutter of the next input. If it is opened now, lets threads open the inputs
+    /// after it meanwhile.
     fn open_next(&mut self) -> OpenedCutter {
         let opened = self.ahead.pop_front();
         let index = self.next_input;
         self.next_input += 1;
-        self.open_ahead();
         match opened {
             Some(thread) => thread.join().unwrap_or_else(|_| {
                 Err(Error::new(ErrorKind::Bug, "the thread that opens the input panicked"))
             }),
-            None => (self.open)(index),
+            None => {
+                self.open_ahead();
+                (self.open)(index)
+            }
         }
     }
 
@@ -273,6 +277,9 @@ mod tests {
                 cutter.next().unwrap();
                 assert!(cutter.current.len() <= side_by_side);
                 assert!(cutter.current.len() + cutter.ahead.len() <= inputs);
+                while !cutter.ahead.iter().all(JoinHandle::is_finished) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
             }
         }
     }

@@ -160,6 +160,11 @@ impl WrittenChunks {
         self.records.values().all(|record| Chunk::input_of(record.chunk) == record.input)
     }
 
+    /// Returns whether a chunk of this input is written.
+    pub(super) fn has_input(&self, input: usize) -> bool {
+        self.records.values().any(|record| record.input == input)
+    }
+
     /// Returns the number of the last input of these chunks. 0 without a chunk.
     pub(super) fn last_input(&self) -> usize {
         self.records.values().map(|record| record.input).max().unwrap_or(0)

@@ -406,7 +406,8 @@ impl UnfinishedReader<'_> {
         }
     }
 
-    /// Returns the job's files up to the last file with a written chunk.
+    /// Returns the job's files up to the last file with a written chunk. A file without a written
+    /// chunk may have changed since: its new state takes the place of the old one.
     ///
     /// # Errors
     /// [`ErrorKind::Ledger`] if the load does not have one of these files.
@@ -420,13 +421,18 @@ impl UnfinishedReader<'_> {
         let first = found.files.iter().filter(|file| file.input <= last);
         let missing = first.clone().find(|file| !positions.contains_key(&file.key));
         let Some(missing) = missing else {
-            return Ok(first.map(|file| file.source.clone()).collect());
+            let current = |file: &FileRecord| &self.identity.sources[positions[&file.key]];
+            let source = |file: &FileRecord| match done.has_input(file.input) {
+                true => file.source.clone(),
+                false => current(file).clone(),
+            };
+            return Ok(first.map(source).collect());
         };
         let (job, rows) = (found.record.job, done.rows_written());
         let s = if rows == 1 { "" } else { "s" };
         let message = format!(
             "this load has files of unfinished job {job}, but lacks {}: the job has written rows \
-             of this file",
+             of this file or of later ones",
             missing.source.name
         );
         Err(Error::new(ErrorKind::Ledger, message).hint(format!(

@@ -11,7 +11,7 @@ use pgspate_base::Secret;
 
 /// The version of the tables. A ledger of a later version is refused. A ledger of an earlier
 /// version is upgraded.
-pub(super) const VERSION: i32 = 7;
+pub(super) const VERSION: i32 = 8;
 
 /// Upgrades the main tables to version 3, except the key and the policies. Version 2 added
 /// `ledger.digest`. Rows of earlier versions get the owner as their role.
@@ -313,6 +313,8 @@ async fn upgrade_sql(client: &Client, from: i32) -> Result<String> {
         parts.push(format!("{}; {}", fleet_job::CREATE_TABLES, policies::sql(fleet_job::POLICIES)));
     }
     match from {
+        // Only the numbers of chunks have changed.
+        7 => {}
         6 => parts.push(request::UPGRADE.to_owned()),
         _ => parts.push(format!("{}; {}", request::CREATE_TABLE, policies::sql(request::POLICIES))),
     }

@@ -44,7 +44,8 @@ pub(super) fn untrusted_role_sql(row: &str) -> String {
 /// may use the schema; names of its relations except indexes; names of tables that it may read.
 /// The last column has the first untrusted object and its owner. It is NULL if there is none.
 ///
-/// Defaults, constraints and policies depend on their tables, so `pg_depend` alone lists them. Each
+/// Defaults, constraints and policies depend on their own tables automatically or internally, so
+/// `pg_depend` alone lists them. Objects elsewhere may refer to the ledger, too, but do not count. Each
 /// further catalog would cost a new session more: the server first has to look it up.
 const SCHEMA_QUERY: &str = "\
 with relation as (
@@ -54,7 +55,7 @@ object(class, id, owner) as (
   select 'pg_class'::regclass::oid, oid, relowner from relation
   union all
   select d.classid, d.objid, r.relowner from relation r join pg_depend d on d.refobjid = r.oid
-  where d.refclassid = 'pg_class'::regclass::oid
+  where d.refclassid = 'pg_class'::regclass::oid and d.deptype in ('a', 'i')
     and d.classid in ('pg_attrdef'::regclass::oid, 'pg_constraint'::regclass::oid,
                       'pg_policy'::regclass::oid))
 select has_schema_privilege(n.oid, 'usage'),

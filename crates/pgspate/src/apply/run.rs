@@ -308,15 +308,19 @@ fn write_all(
     tables: &mut Vec<Arc<ApplyTable>>,
 ) -> Result<()> {
     let mut received = 0;
-    loop {
+    let mut is_over = false;
+    while !is_over {
         let written = if writer.has_sent_batches() && !watch.has_more_batches(received) {
             writer.wait_for_answer(watch, received)
         } else {
-            let Ok(batch) = batches.recv() else { return Ok(()) };
             received += 1;
-            match batch {
-                Ok(batch) => writer.write(batch, watch),
-                Err(error) => writer.finish(watch).and(Err(error)),
+            match batches.recv() {
+                Ok(Ok(batch)) => writer.write(batch, watch),
+                Ok(Err(error)) => writer.finish(watch).and(Err(error)),
+                Err(_) => {
+                    is_over = true;
+                    writer.finish(watch)
+                }
             }
         };
         for batch in writer.take_durable() {
@@ -332,6 +336,7 @@ fn write_all(
         watch.dead_letters.store(counts.dead_letters, Relaxed);
         written?;
     }
+    Ok(())
 }
 
 /// Notes how far the stream is applied.

@@ -15,7 +15,7 @@ impl Load {
     /// Returns the flags for reading the file of rejects, quoted for a shell.
     pub(super) fn rejects_read_as(&self) -> String {
         let format = self.reading.reject_format();
-        let mut flags = Flags(format!("--format {}", format.name()));
+        let mut flags = Flags(format!("--format={}", format.name()));
         let RowRequest { columns, snake_case, ignore_unknown, .. } = &self.request.rows;
         if let RowForm::Delimited = format.rows() {
             let has_header = !self.reading.reject_header().is_empty();
@@ -36,6 +36,12 @@ impl Load {
             flags.add("encoding", encoding);
         }
         flags.add_values(&self.request.rows);
+        if let Some(column) = &self.request.rows.file_name_column {
+            match self.reading.names().as_slice() {
+                [name] => flags.add("set", &format!("{column}={name}")),
+                _ => flags.add("file-name-column", column),
+            }
+        }
         flags.0
     }
 }
@@ -45,7 +51,8 @@ struct Flags(String);
 
 impl Flags {
     fn add(&mut self, name: &str, value: &str) {
-        self.0 += &format!(" --{name} {}", shell_word(value));
+        // A value may begin like a flag.
+        self.0 += &format!(" --{name}={}", shell_word(value));
     }
 
     fn add_byte(&mut self, name: &str, byte: u8) {
@@ -86,9 +93,6 @@ impl Flags {
         }
         for (column, value) in &request.constants {
             self.add("set", &format!("{column}={}", value.as_deref().unwrap_or("\\N")));
-        }
-        if let Some(column) = &request.file_name_column {
-            self.add("file-name-column", column);
         }
     }
 }

@@ -78,9 +78,11 @@ impl<'a> PlannedStatements<'a> {
     /// [`PlannedStatements::allow_nested_loop`] does. Returns the statement to run in its place.
     /// The server plans a prepared statement without parameters once.
     async fn check_plan(&self, sql: &str) -> Result<String, tokio_postgres::Error> {
-        // The name of a statement whose execution fails stays in use until the session ends.
+        // The name of a statement whose execution fails stays in use until the session ends, which a
+        // pooler may give to another process.
         static PREPARED: AtomicU64 = AtomicU64::new(0);
-        let name = format!("pgspate_{}", PREPARED.fetch_add(1, Relaxed));
+        let (process, number) = (std::process::id(), PREPARED.fetch_add(1, Relaxed));
+        let name = format!("pgspate_{process}_{number}");
         let explain = format!(
             "set local enable_nestloop = on; prepare {name} as {sql}; \
              explain (format json) execute {name}"

@@ -404,8 +404,22 @@ impl BatchWriter {
         self.has_noted_unlogged_writes = false;
         let Some(session) = &mut self.session else { return };
         if error.kind() == ErrorKind::Connect || session.roll_back().await.is_err() {
+            self.drop_session();
+        }
+    }
+
+    /// Drops the session. The next one terminates its backend, if that is still there.
+    fn drop_session(&mut self) {
+        if let Some(session) = self.session.take() {
             self.lost_pid = Some(session.connection.backend_pid());
-            self.session = None;
+        }
+    }
+
+    /// Ends the user's search path, if the session has it for single statements. A failure is left
+    /// to the next statement.
+    async fn pin_search_path(&mut self) {
+        if let Some(session) = &mut self.session {
+            let _ = session.use_single_statements(false).await;
         }
     }
 

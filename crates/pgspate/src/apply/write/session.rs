@@ -12,7 +12,7 @@ use crate::apply::write::statements;
 use crate::stage::{TEMP_BUFFERS, planner};
 use pgspate_target::connect::Connection;
 use pgspate_target::ledger::FORGET_CHECKED_TABLES;
-use pgspate_target::{COMMITS_WAIT, pin_session_sql, users_path_sql};
+use pgspate_target::{COMMITS_WAIT, TypedQuery, pin_session_sql, server_error, users_path_sql};
 
 /// Makes the planner look up a few rows by index, whatever the statistics say. Larger batches never
 /// reuse such a plan, as their statements are not kept.
@@ -30,6 +30,11 @@ const WRITE_SHARDS_IN_TURN: &str = "\
 select set_config('citus.multi_shard_modify_mode', 'sequential', false)
 where to_regclass('pg_catalog.pg_dist_partition') is not null
   and exists (select 1 from pg_constraint where contype = 'f')";
+
+/// Whether commits wait for the server's own disk, and for no standby.
+const WAITS_FOR_OWN_DISK: &str = "\
+select current_setting('synchronous_commit') in ('on', 'local')
+   and current_setting('synchronous_standby_names') = ''";
 
 /// How the server plans the statements of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,6 +108,9 @@ pub(super) struct WriterSession {
     pub(super) may_use_parameters: bool,
     /// Whether a single statement may write a batch.
     pub(super) may_share_statements: bool,
+    /// Whether a commit may return before it is durable, if a later one waits. Not if the user has
+    /// asked for more than the server's own disk.
+    pub(super) may_commit_later: bool,
     /// Whether the session has the user's search path, for transactions of a single statement.
     has_users_path: bool,
 }
@@ -114,7 +122,7 @@ impl WriterSession {
     /// Connects, and sets up the session.
     pub(super) async fn open(settings: &WriterSettings) -> Result<WriterSession> {
         let connection = settings.dsn.connect("pgspate apply").await?;
-        let session = WriterSession {
+        let mut session = WriterSession {
             connection: Arc::new(connection),
             in_transaction: false,
             stages: HashMap::new(),
@@ -124,6 +132,7 @@ impl WriterSession {
             planning: StatementPlanning::Checked,
             may_use_parameters: true,
             may_share_statements: true,
+            may_commit_later: false,
             has_users_path: false,
         };
         let sql = format!(
@@ -135,6 +144,9 @@ impl WriterSession {
         // The source discards events that are reported as applied. So commits must reach the disk.
         session.run(&sql, "set up the session").await?;
         session.run(WRITE_SHARDS_IN_TURN, "set up the session").await?;
+        let failed = server_error("could not look up where commits wait".to_owned());
+        let row = session.connection.client.fetch_one(WAITS_FOR_OWN_DISK, &[]).await;
+        session.may_commit_later = row.map_err(failed)?.get(0);
         Ok(session)
     }
 

@@ -18,7 +18,6 @@ use super::session::WriterSession;
 use super::statements::{ApplyStatements, RowSource, SHARED_COUNTS, shared_rows_sql};
 use crate::Result;
 use crate::apply::batch::EventBatch;
-use crate::apply::route::ApplyTable;
 use crate::apply::write::ApplyCounts;
 use pgspate_target::ledger::{DefinitionCheck, StreamMove, stream_move_sql};
 use pgspate_target::{TableStorage, UnloggedExtent};
@@ -43,34 +42,26 @@ const DEFINITION_PARAMETERS: usize = 3;
 /// The number of parameters of [`RowParameters`].
 const ROW_PARAMETERS: usize = 3;
 
-/// Checks whether a single statement can write rows of these tables.
+/// Checks whether a single statement can write the rows of this batch.
 ///
 /// The statement's parts do not see each other's rows, but triggers and rules might expect that. A
-/// crash must not keep rows and lose the position. Statements on several parts of one table would
-/// not see each other's rows either.
+/// crash must not keep rows and lose the position. A batch of several tables has a statement for
+/// each combination of them, which is seldom used again. A row may be the first to lock its
+/// partition, after the statement has looked for loads that have dropped keys of the partition.
 pub(super) fn may_share_statement(batch: &EventBatch) -> bool {
-    let tables = || batch.encoded_tables.iter().map(|it| (it, &batch.tables[it.table]));
-    let is_plain = |facts: &ApplyTable| {
-        facts.has_fingerprint()
-            && facts.table.storage == TableStorage::Plain
-            && facts.table.unlogged == UnloggedExtent::Nothing
-            && facts.table.rules.is_empty()
-            && !facts.has_triggers
-            && !facts.has_acting_referrers
-            && !facts.table.has_foreign_parts
-            && !facts.table.commits_across_nodes
-            && !facts.columns.iter().any(|column| column.is_identity_always)
-    };
-    let is_one_table = batch.encoded_tables.len() == 1;
-    let mut oids: Vec<u32> = tables().map(|(_, facts)| facts.table.oid).collect();
-    oids.sort_unstable();
-    oids.dedup();
-    oids.len() == batch.encoded_tables.len()
-        && tables().all(|(encoded, facts)| {
-            is_plain(facts)
-                && (is_one_table || facts.table.kind == 'r')
-                && !(encoded.may_repeat_keys && encoded.deletes + encoded.upserts > 1)
-        })
+    let [encoded] = batch.encoded_tables.as_slice() else { return false };
+    let facts = &batch.tables[encoded.table];
+    facts.has_fingerprint()
+        && facts.table.kind == 'r'
+        && facts.table.storage == TableStorage::Plain
+        && facts.table.unlogged == UnloggedExtent::Nothing
+        && facts.table.rules.is_empty()
+        && !facts.has_triggers
+        && !facts.has_acting_referrers
+        && !facts.table.has_foreign_parts
+        && !facts.table.commits_across_nodes
+        && !facts.columns.iter().any(|column| column.is_identity_always)
+        && !(encoded.may_repeat_keys && encoded.deletes + encoded.upserts > 1)
 }
 
 /// Returns the numbers of the definitions of the batch's tables.

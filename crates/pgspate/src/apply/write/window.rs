@@ -213,8 +213,7 @@ impl BatchWriter {
             }
             self.window.checked.clear();
             self.apply(&mut batch, watch)?;
-            watch.end_batch();
-            self.window.durable.push(batch);
+            self.add_durable(batch, watch);
         }
         Ok(())
     }
@@ -245,7 +244,8 @@ impl BatchWriter {
         if !session.has_prepared(&sql) && self.window.unanswered().next().is_some() {
             return Err(Box::new((batch, false)));
         }
-        let commits_later = self.window.may_commit_later(batch.held_bytes);
+        let commits_later =
+            session.may_commit_later && self.window.may_commit_later(batch.held_bytes);
         let stream_move = self.stream.move_to(from, &batch.end_position);
         let answer = self.runtime.block_on(async {
             session.use_single_statements(true).await?;
@@ -289,7 +289,7 @@ impl BatchWriter {
         }
         if self.window.committed > 0 {
             match self.flush() {
-                Ok(()) => self.note_durable(),
+                Ok(()) => self.note_durable(watch),
                 Err(error) => self.recover_sent(error, watch)?,
             }
         }
@@ -313,9 +313,8 @@ impl BatchWriter {
             self.window.note_calm();
         }
         self.window.committed += 1;
-        watch.end_batch();
         if is_flushed {
-            self.note_durable();
+            self.note_durable(watch);
         }
         Ok(())
     }
@@ -331,19 +330,12 @@ impl BatchWriter {
             self.window.note_disturbance();
         }
         let lost = refusal.filter(|error| error.kind() == ErrorKind::Connect);
-        let lost = self.drain_answers().or(lost);
-        let flushed = match lost {
-            Some(error) => Err(error),
-            None if at > 0 => self.flush(),
-            None => Ok(()),
-        };
-        match flushed {
-            Ok(()) => {
-                self.note_durable();
+        match self.drain_answers().or(lost) {
+            Some(error) => self.recover_sent(error, watch),
+            None => {
                 self.window.take_back_uncommitted(needs_transaction);
                 Ok(())
             }
-            Err(error) => self.recover_sent(error, watch),
         }
     }
 
@@ -369,38 +361,44 @@ impl BatchWriter {
     }
 
     /// Counts the committed batches, which are durable now.
-    fn note_durable(&mut self) {
+    fn note_durable(&mut self, watch: &ApplyWatch) {
         for sent in self.window.sent.drain(..self.window.committed).collect::<Vec<_>>() {
-            self.note_sent_commit(sent);
+            self.note_sent_commit(sent, watch);
         }
         self.window.committed = 0;
     }
 
+    fn add_durable(&mut self, batch: EventBatch, watch: &ApplyWatch) {
+        watch.end_batch();
+        self.window.durable.push(batch);
+    }
+
     /// Counts a batch that is committed and durable.
-    fn note_sent_commit(&mut self, sent: SentBatch) {
+    fn note_sent_commit(&mut self, sent: SentBatch, watch: &ApplyWatch) {
         let has_rows = sent.batch.encoded_tables.iter().any(|it| it.deletes + it.upserts > 0);
         (self.uncommitted.counts, self.uncommitted.may_lack_counts) = match sent.state {
             SentState::Committed(counts) | SentState::Unknown(Some(counts)) => (counts, false),
             SentState::Waiting(_) | SentState::Unknown(None) => (ApplyCounts::default(), has_rows),
         };
         self.note_commit(&sent.batch);
-        self.window.durable.push(sent.batch);
+        self.add_durable(sent.batch, watch);
     }
 
-    /// Opens the session again, and asks the ledger which of the batches are committed. Takes the
-    /// others back.
-    fn recover_sent(&mut self, error: Error, watch: &ApplyWatch) -> Result<()> {
+    /// Opens another session, and asks the ledger which of the batches are committed. Takes the
+    /// others back. All answers have arrived or are lost.
+    fn recover_sent(&mut self, mut error: Error, watch: &ApplyWatch) -> Result<()> {
         let runtime = self.runtime.clone();
         self.window.checked.clear();
-        let lost = self.drain_answers();
-        let mut error = lost.unwrap_or(error);
         let mut backoff = ReconnectBackoff::new(self.settings.limits.retry_for);
         let positions: Vec<_> =
             self.window.sent.iter().map(|it| it.batch.end_position.clone()).collect();
         let positions: Vec<_> = positions.iter().collect();
         loop {
-            runtime.block_on(self.roll_back_after(&error));
-            error = runtime.block_on(self.explain_stream_error(error));
+            if self.session.is_some() {
+                runtime.block_on(self.pin_search_path());
+                error = runtime.block_on(self.explain_stream_error(error));
+                self.drop_session();
+            }
             if !error.is_retryable() || !backoff.wait(|| watch.is_cancelled()) {
                 return Err(error);
             }
@@ -409,18 +407,13 @@ impl BatchWriter {
                 Err(next) => error = next,
             }
         }
+        // The stream was opened again by a commit that waited for the disk. So all commits before
+        // are durable.
         let reached = self.mark().ordinal;
-        let is_committed = |it: &SentBatch| it.batch.end_position.ordinal <= reached;
-        let committed = self.window.sent.iter().take_while(|it| is_committed(it)).count();
-        for (at, sent) in
-            self.window.sent.drain(..committed).collect::<Vec<_>>().into_iter().enumerate()
-        {
-            if at >= self.window.committed {
-                watch.end_batch();
-            }
-            self.note_sent_commit(sent);
-        }
-        self.window.committed = 0;
+        let is_committed = |it: &&SentBatch| it.batch.end_position.ordinal <= reached;
+        self.window.committed = self.window.sent.iter().take_while(is_committed).count();
+        self.note_durable(watch);
+        // The first of the others is written by a transaction, which repeats a lost connection.
         self.window.take_back_uncommitted(true);
         Ok(())
     }
