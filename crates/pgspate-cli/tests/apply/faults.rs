@@ -20,7 +20,7 @@ create function note() returns trigger language plpgsql as $$ begin
   insert into log (id, v) values (new.id, new.v); return new; end $$;
 create trigger note after insert or update on t for each row execute function note()";
 
-/// The same without triggers, so that single statements write small batches.
+/// Tables like these without triggers, so that single statements write small batches.
 const CREATE_WITHOUT_TRIGGERS: &str = "\
 create table parent (id int primary key, code text unique);
 create table log (n bigint generated always as identity, id int, v int);

@@ -13,8 +13,8 @@ use tokio_postgres::types::ToSql;
 use super::{StreamPosition, dropped_keys};
 use crate::table::unaltered_condition;
 
-/// The setting of the session that has the id of its last transaction, if no transaction with a
-/// lower id was in progress then, and the numbers of the tables that it has checked: `731,4,7,`.
+/// The session's setting with the id of its last transaction, and the numbers of the tables that it
+/// has checked: `731,4,7,`. Empty if a transaction with a lower id was in progress then.
 const CHECKED_TABLES_SETTING: &str = "pgspate.checked";
 
 /// Once the setting has so many characters, it begins again.
