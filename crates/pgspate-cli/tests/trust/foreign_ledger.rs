@@ -166,6 +166,27 @@ fn code_left_by_a_former_owner_is_refused() {
     assert_eq!(run_as(&case, &case.db.dsn(), "status").status, Some(0));
 }
 
+/// Its code never runs for the ledger.
+#[test]
+fn an_object_elsewhere_that_refers_to_the_ledger_does_not_matter() {
+    let case = case();
+    let role = mallory(&case);
+    assert_eq!(run_as(&case, &case.db.dsn(), "load t.csv --table t").status, Some(0));
+    let oid = case.value("select 'pgspate.job'::regclass::oid");
+    role.sql(&format!(
+        "create table spy.m (a bigint default (('{oid}'::regclass)::oid::bigint + spy.look()))"
+    ));
+    let depends = format!(
+        "select count(*) > 0 from pg_depend where refobjid = {oid} and deptype = 'n' \
+         and classid = 'pg_attrdef'::regclass"
+    );
+    assert_eq!(case.value(&depends), "t");
+    case.put("u.csv", "id,n\n2,1\n");
+    let run = run_as(&case, &case.db.dsn(), "load u.csv --table t");
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    assert_eq!(case.value("select count(*) from spy.seen"), "0");
+}
+
 /// Other members of the group could make this member run code.
 #[test]
 fn a_ledger_of_a_group_is_not_trusted() {

@@ -119,14 +119,15 @@ impl LedgerSchema {
             .replace("{is_code_trusted}", &is_trusted_sql("p.proowner"));
         let found = client.fetch_opt(&sql, &[]).await.map_err(failed)?;
         Ok(found.map_or_else(LedgerSchema::default, |row| {
-            let untrusted: Option<[String; 2]> = row
-                .get::<_, Option<Vec<String>>>(3)
-                .and_then(|object_and_owner| object_and_owner.try_into().ok());
+            let untrusted = row.get::<_, Option<Vec<String>>>(3).map(|mut object_and_owner| {
+                let owner = object_and_owner.pop().unwrap_or_default();
+                (object_and_owner.pop().unwrap_or_default(), owner)
+            });
             LedgerSchema {
                 exists: true,
                 may_use: row.get(0),
                 relations: row.get(1),
-                untrusted: untrusted.map(|[object, owner]| (object, owner)),
+                untrusted,
                 readable: row.get(2),
             }
         }))
