@@ -1,7 +1,9 @@
 //! Tests of loads of folders that change between two runs: each file is loaded once.
 
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::process::Child;
 
 use serde_json::Value;
@@ -365,6 +367,20 @@ fn a_folder_with_rejects_loads_only_its_new_files() {
     fs::remove_file(case.path("bad.csv")).unwrap();
     case.load("land --table t --rejects bad.csv --quiet").partial();
     assert_eq!(fs::read_to_string(case.path("bad.csv")).unwrap(), "id,note\nbad,x\n");
+}
+
+/// The ledger has names as text, in which the two would be the same.
+#[test]
+fn names_that_are_not_utf8_are_refused() {
+    let case = LoadCase::new(CREATE);
+    put_rows(&case, "land/a.csv", 0..2);
+    for byte in [0xfc, 0xf6] {
+        let name = OsStr::from_bytes(&[b'M', byte, b'.', b'c', b's', b'v']).to_owned();
+        fs::copy(case.path("land/a.csv"), case.path("land").join(name)).unwrap();
+    }
+    let said = case.refusal("land --table t");
+    assert!(said.contains("is not UTF-8"), "{said}");
+    assert_eq!(case.rows("t").len(), 0);
 }
 
 #[test]

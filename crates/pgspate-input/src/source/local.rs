@@ -228,3 +228,15 @@ pub(super) fn open_error(path: &Path, error: io::Error) -> Error {
         _ => source_error(&name, format!("could not open \"{name}\"")).because(error),
     }
 }
+
+/// Checks that the path of a file is UTF-8. The ledger has paths as text, so it could not tell
+/// other paths apart.
+pub(super) fn check_name(path: &Path) -> Result<()> {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    if absolute.to_str().is_some() {
+        return Ok(());
+    }
+    let message = "the name of the file or of its folder is not UTF-8";
+    Err(source_error(&path.to_string_lossy(), message)
+        .hint("Rename it. Or read the file from standard input: `pgspate load - < FILE`."))
+}

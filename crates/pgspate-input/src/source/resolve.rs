@@ -195,7 +195,9 @@ impl SourceResolver<'_> {
 
     fn local_inputs(&self, spec: &str) -> Result<impl Iterator<Item = Input>> {
         let may_grow = self.options.may_grow;
-        Ok(local::expand(spec)?.into_iter().map(move |found| Input::local(found, may_grow)))
+        let found = local::expand(spec)?;
+        found.iter().try_for_each(|file| local::check_name(&file.path))?;
+        Ok(found.into_iter().map(move |found| Input::local(found, may_grow)))
     }
 
     fn fetch_limits(&self) -> FetchLimits {
