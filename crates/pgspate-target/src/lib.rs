@@ -53,7 +53,7 @@ pub use recipe::{
     AUTOVACUUM_CHANGE, CurrentNames, RestoreRecipe, StepStatements, read_current_names,
 };
 pub use search_path::{
-    begin_pinned_sql, pin_session_sql, pin_transaction_sql, under_users_path_sql, users_path_sql,
+    begin_pinned_sql, pin_transaction_sql, under_users_path_sql, users_path_sql,
 };
 pub use session_settings::{COMMITS_WAIT, read_session, value_settings_sql};
 pub use similar_table::suggest_table;

@@ -49,8 +49,9 @@ pub(crate) fn pin_columns_sql(pid: i32) -> String {
     )
 }
 
-/// Returns the statement that pins the path of a session. It does not keep the user's path.
-pub fn pin_session_sql() -> String {
+/// Returns the statement that pins the path of a replication session, which does not keep the
+/// user's path.
+pub(crate) fn pin_sql() -> String {
     format!("set search_path = {PINNED_PATH}")
 }
 

@@ -176,12 +176,11 @@ pg_catalog.hashtextextended(pg_catalog.concat_ws(';',
     collate pg_catalog.\"C\", 0)::pg_catalog.text";
 
 /// Returns a query for `wanted` of the tables that were altered since they were read. A dropped
-/// table was. Its parameters, from number `first` on, are those of [`KnownDefinitions`].
-fn altered_tables_sql(wanted: &str, first: usize) -> String {
-    let [oids, known, childless] = [first, first + 1, first + 2];
+/// table was. Its parameters are those of [`KnownDefinitions`].
+fn altered_tables_sql(wanted: &str) -> String {
     format!(
-        "select {wanted} from unnest(${oids}::pg_catalog.oid[], ${known}::pg_catalog.text[], \
-                                     ${childless}::pg_catalog.bool[]) c(oid, known, is_childless) \
+        "select {wanted} from unnest($1::pg_catalog.oid[], $2::pg_catalog.text[], \
+                                     $3::pg_catalog.bool[]) c(oid, known, is_childless) \
          where {FINGERPRINT} operator(pg_catalog.<>) c.known \
            or (c.is_childless and exists (select from pg_catalog.pg_inherits h \
                                           where h.inhparent operator(pg_catalog.=) c.oid))"
@@ -191,19 +190,13 @@ fn altered_tables_sql(wanted: &str, first: usize) -> String {
 /// A statement that the server refuses, as a division by zero, if a table was altered since it was
 /// read. Its parameters are those of [`KnownDefinitions`].
 pub static REFUSE_ALTERED_TABLES: LazyLock<String> = LazyLock::new(|| {
-    let altered = altered_tables_sql("", 1);
+    let altered = altered_tables_sql("");
     format!("select 1 operator(pg_catalog./) case when exists ({altered}) then 0 else 1 end")
 });
 
 /// A query for the OIDs of tables that were altered since they were read. Its parameters are those
 /// of [`KnownDefinitions`].
-pub static ALTERED_TABLES: LazyLock<String> = LazyLock::new(|| altered_tables_sql("c.oid", 1));
-
-/// Returns a condition: no table was altered since it was read. Its parameters, from number `first`
-/// on, are those of [`KnownDefinitions`].
-pub(crate) fn unaltered_condition(first: usize) -> String {
-    format!("not exists ({})", altered_tables_sql("", first))
-}
+pub static ALTERED_TABLES: LazyLock<String> = LazyLock::new(|| altered_tables_sql("c.oid"));
 
 /// The definitions of tables as they were read.
 #[derive(Debug, Default)]
@@ -226,13 +219,6 @@ impl<'a> KnownDefinitions<'a> {
     /// Returns whether no table was added.
     pub fn is_empty(&self) -> bool {
         self.oids.is_empty()
-    }
-
-    /// Returns the parameters as values of their own: OIDs, fingerprints, and whether a table is
-    /// childless.
-    pub fn owned_parameters(&self) -> (Vec<u32>, Vec<String>, Vec<bool>) {
-        let fingerprints = self.fingerprints.iter().map(|it| (*it).to_owned()).collect();
-        (self.oids.clone(), fingerprints, self.childless.clone())
     }
 
     /// Returns the parameters of [`ALTERED_TABLES`] and [`REFUSE_ALTERED_TABLES`].

@@ -20,17 +20,6 @@ create function note() returns trigger language plpgsql as $$ begin
   insert into log (id, v) values (new.id, new.v); return new; end $$;
 create trigger note after insert or update on t for each row execute function note()";
 
-/// Tables like these without triggers, so that single statements write small batches.
-const CREATE_WITHOUT_TRIGGERS: &str = "\
-create table parent (id int primary key, code text unique);
-create table log (n bigint generated always as identity, id int, v int);
-create function note(id int, v int) returns bool language plpgsql as $$ begin
-  insert into log (id, v) values (id, v); return true; end $$;
-create table t (id int primary key, parent int references parent, v int, check (note(id, v)))";
-
-/// Each kind of tables, and how many events a batch has.
-const SCENES: [(&str, u64); 2] = [(CREATE_TABLES, 150), (CREATE_WITHOUT_TRIGGERS, 15)];
-
 const EVENT_COUNT: u64 = 1200;
 
 /// Returns events that increase the number of each row by one. A lost or repeated event changes the
@@ -56,10 +45,10 @@ fn events() -> String {
 }
 
 /// Runs the stream with a fault, and again without a fault. An error describes the broken rule.
-fn run_with_fault(plan: FaultPlan, (tables, rows_max): (&str, u64)) -> Result<(), String> {
-    let case = LoadCase::new(tables);
+fn run_with_fault(plan: FaultPlan) -> Result<(), String> {
+    let case = LoadCase::new(CREATE_TABLES);
     case.put("s.ndjson", events());
-    let args = &format!("s.ndjson --quiet --batch-rows {rows_max} --batch-delay 0 --retry-for 20");
+    let args = "s.ndjson --quiet --batch-rows 150 --batch-delay 0 --retry-for 20";
     let proxy = Proxy::start(&case.db.dsn(), Some(plan));
     let mut command = case.command(&["apply", "--to", &proxy.dsn()]);
     let mut child = spawn(command.args(args.split_whitespace()));
@@ -100,12 +89,12 @@ fn run_with_fault(plan: FaultPlan, (tables, rows_max): (&str, u64)) -> Result<()
 }
 
 /// Returns the number of messages of a run without a fault.
-fn count_messages((tables, rows_max): (&str, u64)) -> u64 {
-    let case = LoadCase::new(tables);
+fn count_messages() -> u64 {
+    let case = LoadCase::new(CREATE_TABLES);
     case.put("s.ndjson", events());
     let proxy = Proxy::start(&case.db.dsn(), None);
     let mut command = case.command(&["apply", "--to", &proxy.dsn()]);
-    let args = format!("s.ndjson --quiet --batch-rows {rows_max} --batch-delay 0");
+    let args = "s.ndjson --quiet --batch-rows 150 --batch-delay 0";
     let run = finish(spawn(command.args(args.split_whitespace())));
     assert_eq!(run.status, Some(0), "{}", run.stderr);
     proxy.counts().0
@@ -140,11 +129,8 @@ fn a_lost_reply_to_a_commit_loses_no_counts() {
 /// missing.
 #[test]
 fn a_lost_reply_to_a_direct_commit_is_counted_or_reported() {
-    let case = LoadCase::new(
-        "create table t (id int primary key, v int); insert into t values (9, 0); \
-                       create function seen() returns trigger language plpgsql as \
-                         'begin return new; end'",
-    );
+    let case =
+        LoadCase::new("create table t (id int primary key, v int); insert into t values (9, 0)");
     let (runtime, holder) = session(&case.db.dsn());
     let ask = |sql| runtime.block_on(holder.batch_execute(sql)).unwrap();
     let run = |id: u64, plan: Option<FaultPlan>| {
@@ -171,33 +157,26 @@ fn a_lost_reply_to_a_direct_commit_is_counted_or_reported() {
     };
     // This run creates the ledger.
     run(10, None);
-    // A single statement writes the batch, or several statements in a transaction.
-    for (id, trigger) in [
-        (11, ""),
-        (13, "create trigger seen before insert on t for each row execute function seen()"),
-    ] {
-        ask(trigger);
-        let (report, answers) = run(id, None);
-        assert_eq!(counts(&report), [1, 0, 1, 0], "{report}");
-        let last = FaultPlan::new(Fault::Cut, FaultPlace::Kind(MessageSide::Server, b'C', answers));
-        let (report, _) = run(id + 1, Some(last));
-        assert_eq!((counts(&report), &report["warnings"]), ([1, 0, 1, 0], &serde_json::json!([])));
-    }
-    ask("begin; select from t where id = 14 for update");
-    let (report, _) = run(15, Some(FaultPlan::new(Fault::SwallowCommit, FaultPlace::Commit(1))));
+    let (report, answers) = run(11, None);
+    assert_eq!(counts(&report), [1, 0, 1, 0], "{report}");
+    let last = FaultPlan::new(Fault::Cut, FaultPlace::Kind(MessageSide::Server, b'C', answers));
+    let (report, _) = run(12, Some(last));
+    assert_eq!((counts(&report), &report["warnings"]), ([1, 0, 1, 0], &serde_json::json!([])));
+    ask("begin; select from t where id = 12 for update");
+    let (report, _) = run(13, Some(FaultPlan::new(Fault::SwallowCommit, FaultPlace::Commit(1))));
     assert!(
         report["warnings"][0].as_str().unwrap().contains("to 1 committed batch were lost"),
         "{report}"
     );
     assert_eq!(report["uncounted"], 1);
-    assert_eq!(rows(&case, "t"), "(15,16)");
+    assert_eq!(rows(&case, "t"), "(13,14)");
 }
 
 #[test]
 fn random_faults_lose_and_double_no_event() {
     let many = std::env::var("PGSPATE_TEST_FAULTS").ok().map(|many| many.parse::<u64>().unwrap());
     let count = many.unwrap_or(16);
-    let messages = SCENES.map(count_messages);
+    let all = count_messages();
     let kinds = [
         Fault::Cut,
         Fault::CutInside,
@@ -209,9 +188,6 @@ fn random_faults_lose_and_double_no_event() {
     let mut failures = Vec::new();
     for nth in 0..count {
         let fault = kinds[nth as usize % kinds.len()];
-        // SwallowCommit looks for a message with a commit, and a single statement has none.
-        let scene = if fault == Fault::SwallowCommit { 0 } else { nth as usize / kinds.len() % 2 };
-        let all = messages[scene];
         let at = match fault {
             Fault::SwallowCommit => FaultPlace::Commit(1 + nth / 6 % 11),
             // Spread the faults over the run. No two faults hit the same message.
@@ -219,10 +195,10 @@ fn random_faults_lose_and_double_no_event() {
         };
         let plan = FaultPlan::new(fault, at);
         println!("{plan}");
-        if let Err(what) = run_with_fault(plan, SCENES[scene]) {
+        if let Err(what) = run_with_fault(plan) {
             failures.push(format!("{plan}: {what}"));
         }
     }
-    println!("tried {count} faults, spread over {messages:?} messages");
+    println!("tried {count} faults, spread over {all} messages");
     assert!(failures.is_empty(), "{} of {count}:\n{}", failures.len(), failures.join("\n"));
 }

@@ -18,7 +18,6 @@ mod random_history;
 mod restored_servers;
 mod service;
 mod shared_keys;
-mod single_statements;
 mod slot_faults;
 
 mod lock_waits;

@@ -165,7 +165,7 @@ impl Connection {
     }
 
     /// Returns whether a pooler is between this session and the server.
-    pub fn is_pooled(&self) -> bool {
+    pub(super) fn is_pooled(&self) -> bool {
         self.identity.is_pooled
     }
 

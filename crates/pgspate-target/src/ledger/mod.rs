@@ -36,7 +36,6 @@ pub mod shadow;
 mod source_file;
 mod status;
 mod stream;
-mod stream_move;
 mod trust;
 mod unlogged;
 
@@ -97,7 +96,6 @@ pub use stream::{
     find_stream_of_files, forget_stream, hold_stream, list_streams, open_stream,
     read_stream_position,
 };
-pub use stream_move::{DefinitionCheck, FORGET_CHECKED_TABLES, StreamMove, stream_move_sql};
 pub use trust::TrustedLedger;
 pub use unlogged::{
     bind_stream, check_stream_not_emptied, is_emptied_by_crash, missing_chunks_error,

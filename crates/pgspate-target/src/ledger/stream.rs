@@ -13,8 +13,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Statement};
 
 use super::job::ledger_error;
-use super::stream_move::flush_sql;
-use super::{StreamMove, dropped_keys, identity, lock, schema, trust, unlogged};
+use super::{dropped_keys, identity, lock, schema, trust, unlogged};
 use crate::{Error, ErrorKind, Result, TypedParameter, TypedQuery, quote_literal};
 use pgspate_base::numbers::counted;
 
@@ -236,13 +235,17 @@ impl AppliedStream {
     }
 
     /// Opens the stream again in a new session, and reads its position. The position is unchanged,
-    /// or one of `pending` if the lost session has committed batches. Waits for a commit that may
+    /// or `pending` if the lost session has committed its last batch. Waits for a commit that may
     /// be in progress. After that the lost session can write nothing.
     ///
     /// # Errors
     /// [`ErrorKind::Ledger`] if another process has taken the stream over, or if the ledger has any
     /// other position. Then the database is not in the state in which this process left it.
-    pub async fn reopen(&mut self, client: &Client, pending: &[&StreamPosition]) -> Result<()> {
+    pub async fn reopen(
+        &mut self,
+        client: &Client,
+        pending: Option<&StreamPosition>,
+    ) -> Result<()> {
         // If the answer is lost, this process must recognise the raised fence as its own. So it
         // raises the fence to a random number that no other process uses.
         let claimed = *self.claimed_fence.get_or_insert_with(|| {
@@ -251,7 +254,7 @@ impl AppliedStream {
         let (expected, claimed) = (Some(self.fence), Some(claimed));
         let reopened = raise_fence(client, &self.name, &self.partition, expected, claimed).await?;
         let reopened = reopened.ok_or_else(taken_over_error)?;
-        if reopened.mark != self.mark && !pending.contains(&&reopened.mark) {
+        if reopened.mark != self.mark && Some(&reopened.mark) != pending {
             return Err(position_changed_error(&self.mark, &reopened.mark));
         }
         *self = reopened;
@@ -281,24 +284,6 @@ impl AppliedStream {
             1 => Ok(()),
             _ => Err(taken_over_error()),
         }
-    }
-
-    /// Returns the move from the position with `from` events to `to`, for a statement that also
-    /// writes the events' rows.
-    pub fn move_to(&self, from: u64, to: &StreamPosition) -> StreamMove {
-        let (name, partition) = (self.name.clone(), self.partition.clone());
-        StreamMove { name, partition, fence: self.fence, from: from.cast_signed(), to: to.clone() }
-    }
-
-    /// Makes all commits of the session durable, also those that did not wait for the disk. WAL is
-    /// one sequence.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Ledger`] if another process has taken the stream over.
-    pub async fn flush(&self, client: &Client) -> Result<()> {
-        let values: [&dyn TypedParameter; 3] = [&self.name, &self.partition, &self.fence];
-        let flushed = client.fetch_opt(&flush_sql(), &values).await.map_err(ledger_error())?;
-        flushed.map(drop).ok_or_else(taken_over_error)
     }
 
     /// Returns the first statement of a transaction that is sent as a whole.

@@ -307,52 +307,30 @@ fn write_all(
     confirmed: &ConfirmedPosition,
     tables: &mut Vec<Arc<ApplyTable>>,
 ) -> Result<()> {
-    let mut received = 0;
-    let mut is_over = false;
-    while !is_over {
-        let written = if writer.has_sent_batches() && !watch.has_more_batches(received) {
-            writer.wait_for_answer(watch, received)
-        } else {
-            received += 1;
-            match batches.recv() {
-                Ok(Ok(batch)) => writer.write(batch, watch),
-                Ok(Err(error)) => writer.finish(watch).and(Err(error)),
-                Err(_) => {
-                    is_over = true;
-                    writer.finish(watch)
-                }
+    while let Ok(batch) = batches.recv() {
+        let mut batch = batch?;
+        writer.apply(&mut batch, watch)?;
+        watch.end_batch();
+        if let (Some(reached), true) = (batch.reached, batch.ends_transaction) {
+            if let SourcePoint::Log(lsn) = reached {
+                confirmed.note(lsn);
             }
-        };
-        for batch in writer.take_durable() {
-            note_durable(&batch, watch, confirmed);
-            if batch.events > 0 {
-                tables.clone_from(&batch.tables);
-            }
+            watch.lag.note_applied(reached);
+        }
+        if let Some(at) = batch.committed_at {
+            watch.lag.note_committed(at);
         }
         let counts = &writer.counts;
         watch.events.store(counts.events, Relaxed);
         watch.bytes.store(counts.bytes, Relaxed);
         watch.batches.store(counts.batches, Relaxed);
         watch.dead_letters.store(counts.dead_letters, Relaxed);
-        written?;
+        if batch.events > 0 {
+            watch.batch_events.store(batch.events, Relaxed);
+            tables.clone_from(&batch.tables);
+        }
     }
     Ok(())
-}
-
-/// Notes how far the stream is applied.
-fn note_durable(batch: &EventBatch, watch: &ApplyWatch, confirmed: &ConfirmedPosition) {
-    if let (Some(reached), true) = (batch.reached, batch.ends_transaction) {
-        if let SourcePoint::Log(lsn) = reached {
-            confirmed.note(lsn);
-        }
-        watch.lag.note_applied(reached);
-    }
-    if let Some(at) = batch.committed_at {
-        watch.lag.note_committed(at);
-    }
-    if batch.events > 0 {
-        watch.batch_events.store(batch.events, Relaxed);
-    }
 }
 
 #[cfg(test)]

@@ -3,8 +3,6 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::Notify;
-
 use crate::load;
 use pgspate_replication::{LagMeter, StreamLag};
 use pgspate_target::session::StopFlag;
@@ -19,8 +17,6 @@ pub struct ApplyWatch {
     pub(crate) lag: Arc<LagMeter>,
     /// The number of batches that the builder has sent to the writer.
     batches_sent: AtomicU64,
-    /// Notified when the builder sends a batch.
-    batch_is_sent: Notify,
     /// The number of batches that the writer has finished. If a batch ends within a source
     /// transaction, a later batch commits it.
     batches_done: AtomicU64,
@@ -78,19 +74,6 @@ impl ApplyWatch {
     /// Records that the builder sends a batch to the writer.
     pub(crate) fn begin_batch(&self) {
         self.batches_sent.fetch_add(1, Relaxed);
-        self.batch_is_sent.notify_one();
-    }
-
-    /// Returns whether the builder has sent more than `received` batches to the writer.
-    pub(crate) fn has_more_batches(&self, received: u64) -> bool {
-        self.batches_sent.load(Relaxed) > received
-    }
-
-    /// Waits until the builder has sent more than `received` batches.
-    pub(crate) async fn wait_for_batch(&self, received: u64) {
-        while !self.has_more_batches(received) {
-            self.batch_is_sent.notified().await;
-        }
     }
 
     /// Records that the writer has one statement of its batch left. Encoding the next batch takes

@@ -22,8 +22,7 @@ pub(super) fn figures(results: &Results) -> Vec<Figure> {
          the client waits for their answers together. VALUES, UNNEST and COPY apply the last \
          event of each key, by a delete and an upsert. All these have the events in memory. \
          pgspate reads JSON from a file, stores its position with each batch, and merges the \
-         events of a key column by column. Its commits wait for the disk only now and then, \
-         since the position tells after a crash where to continue. All connect within the time.",
+         events of a key column by column.",
         Plot::Lines(Lines {
             x: Axis::log("events in a batch", Unit::Count),
             y: Axis::log(RATE, Unit::PerSecond),

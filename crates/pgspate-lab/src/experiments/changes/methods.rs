@@ -1,7 +1,7 @@
 //! The methods of applying changes.
 //!
 //! All methods except pgspate have the events in memory before the clock starts. pgspate reads the
-//! events as JSON from a file. All connect while the clock runs. Each batch is one transaction.
+//! events as JSON from a file. Each batch is one transaction.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -45,7 +45,8 @@ fn events_of(trial: &LabTrial, scale: f64) -> u64 {
     let all = scaled(EVENTS, scale);
     let way = ChangeMethod::named(trial.level(CONTENDER));
     let part = match batch {
-        1 | 10 => all / 10,
+        1 => all / 50,
+        10 => all / 10,
         _ if matches!(way, ChangeMethod::Statements | ChangeMethod::Pipelined) => all / 5,
         100 => all / 2,
         _ => all,
@@ -122,9 +123,8 @@ impl Experiment for ChangesExperiment {
                 outcome.number("transactions", report.counts.batches as f64, Unit::Count);
             }
             _ => {
-                outcome.phase("apply", || {
-                    ChangeWriter::open(way, context)?.write(way, &events, batch)
-                })?;
+                let mut writer = ChangeWriter::open(way, context)?;
+                outcome.phase("apply", || writer.write(way, &events, batch))?;
                 let batches = events.len().div_ceil(batch);
                 outcome.number("transactions", batches as f64, Unit::Count);
             }

@@ -63,7 +63,7 @@ impl Dsn {
             let (mut socket, channel_binding_hash) =
                 login::open_socket(self, (route, &traffic), tls).await?;
             login::log_in(&mut socket, self, host, channel_binding_hash, application_name).await?;
-            run_query(&mut socket, &search_path::pin_session_sql()).await?;
+            run_query(&mut socket, &search_path::pin_sql()).await?;
             Ok(socket)
         };
         let opened = match self.connect_limit() {

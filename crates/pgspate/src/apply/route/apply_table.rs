@@ -67,8 +67,6 @@ pub(crate) struct ApplyTable {
     pub(crate) cascading_referrers: Vec<String>,
     /// Whether triggers of the table may keep changes out.
     pub(crate) may_keep_rows_out: bool,
-    /// Whether the table has triggers other than those of foreign keys.
-    pub(crate) has_triggers: bool,
     /// Whether a foreign key that references the table changes or deletes the referencing rows.
     pub(crate) has_acting_referrers: bool,
     /// Columns outside the key, as positions in `columns`: an update of one of them also changes
@@ -141,10 +139,7 @@ select array(select relid from parents
                  and not (condeferrable and confdeltype = 'a')),
        exists (select from pg_trigger
                where tgrelid in (select relid from parts) and tgtype & 3::int2 = 3::int2
-                 and tgenabled <> 'D' and {no_guard}),
-       exists (select from pg_trigger
-               where tgrelid in (select relid from parts) and not tgisinternal
-                 and tgenabled <> 'D')";
+                 and tgenabled <> 'D' and {no_guard})";
 
 /// Defaults by column name: of the column, or else of its domain. All names are qualified, because
 /// the user's search path is active.
@@ -340,7 +335,6 @@ impl ApplyTable {
             parent_oids: references.get(0),
             is_referenced: references.get(1),
             may_keep_rows_out: references.get(2),
-            has_triggers: references.get(3),
             record_types: record_types(&table),
             has_inheriting_tables,
             table,

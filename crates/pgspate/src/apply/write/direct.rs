@@ -124,9 +124,8 @@ async fn send_batch(
     let mut rows: Vec<Option<RowParameters>> = round_tables.iter().map(|_| None).collect();
     for (step, statement) in steps.iter().zip(&statements) {
         if rows[step.round_table].is_none() {
-            let RoundTable { facts, encoded, .. } = &round_tables[step.round_table];
             rows[step.round_table] =
-                Some(RowParameters::new(facts, encoded, statement.params().first())?);
+                Some(RowParameters::new(&round_tables[step.round_table], statement)?);
         }
     }
     let begin = format!("{}; {}", session.begin_sql(), stream.mark_transaction_sql());
@@ -173,7 +172,7 @@ fn take_answer<T>(output: Option<Result<T>>) -> Result<T> {
 }
 
 /// Polls a future once, which sends its message.
-pub(super) async fn poll_once<F: Future>(mut future: Pin<&mut MaybeDone<F>>) {
+async fn poll_once<F: Future>(mut future: Pin<&mut MaybeDone<F>>) {
     std::future::poll_fn(|context| {
         let _ = future.as_mut().poll(context);
         Poll::Ready(())
@@ -205,7 +204,7 @@ async fn run_step(
     rows: Option<&RowParameters>,
 ) -> Result<u64> {
     let Some(rows) = rows else { return Err(Error::new(ErrorKind::Bug, "a step has no rows")) };
-    let values = rows.values();
+    let values: [&(dyn ToSql + Sync); 3] = [&rows.rows, &rows.actions, &rows.presence];
     let client: &Client = &connection.client;
     let answer = match step.action {
         action if action.returns_count() => client.query_one(statement, &values).await.map(|row| {
@@ -219,7 +218,7 @@ async fn run_step(
 }
 
 /// The rows of a table as parameters of a statement.
-pub(super) struct RowParameters {
+struct RowParameters {
     rows: ParameterArray,
     actions: ParameterArray,
     presence: ParameterArray,
@@ -261,19 +260,15 @@ impl ToSql for ParameterArray {
 }
 
 impl RowParameters {
-    /// Makes parameters of rows that were encoded for a stage. `ty` is the type of the first one.
-    pub(super) fn new(
-        facts: &ApplyTable,
-        encoded: &EncodedTable,
-        ty: Option<&Type>,
-    ) -> Result<RowParameters> {
+    /// Makes parameters of rows that were encoded for a stage.
+    fn new(round_table: &RoundTable<'_>, statement: &Statement) -> Result<RowParameters> {
         let bug =
             || Error::new(ErrorKind::Bug, "the encoded rows of a batch do not fit their statement");
-        let element = ty.and_then(|ty| match ty.kind() {
+        let element = statement.params().first().and_then(|ty| match ty.kind() {
             TypeKind::Array(element) => Some(element.oid()),
             _ => None,
         });
-        let copy_data = &encoded.copy_data;
+        let (facts, copy_data) = (round_table.facts, &round_table.encoded.copy_data);
         let count = copy_data.binary_rows;
         let mut rows = RowParameters {
             rows: ParameterArray::new(element.ok_or_else(bug)?, count),
@@ -285,11 +280,6 @@ impl RowParameters {
             rest = rows.add(facts, rest).ok_or_else(bug)?;
         }
         Ok(rows)
-    }
-
-    /// Returns the parameters in their order.
-    pub(super) fn values(&self) -> [&(dyn ToSql + Sync); 3] {
-        [&self.rows, &self.actions, &self.presence]
     }
 
     /// Adds the first row of `bytes`. Returns the bytes after the row.

@@ -13,16 +13,13 @@ mod refusals;
 mod round;
 mod row_errors;
 mod session;
-mod single_statement;
 mod statements;
-mod window;
 
 use tokio::runtime::Handle;
 
 pub use counts::ApplyCounts;
 
 use self::session::WriterSession;
-use self::window::BatchWindow;
 use super::batch::EventBatch;
 use super::watch::ApplyWatch;
 use crate::copy::is_row_error_code;
@@ -65,8 +62,6 @@ pub(crate) struct BatchWriter {
     pub(crate) uncounted: u64,
     /// The work of the open transaction so far.
     uncommitted: UncommittedWork,
-    /// The batches that were sent and are not yet durable.
-    window: BatchWindow,
 }
 
 /// Work that counts when the open transaction commits.
@@ -106,7 +101,6 @@ impl BatchWriter {
             has_noted_unlogged_writes: false,
             uncounted: 0,
             uncommitted: UncommittedWork::default(),
-            window: BatchWindow::default(),
         })
     }
 
@@ -121,7 +115,7 @@ impl BatchWriter {
     /// When the server refuses an event, with the event's place. When the server cannot be reached
     /// in time. When another process took the stream over. An uncommitted batch leaves nothing
     /// behind.
-    fn apply(&mut self, batch: &mut EventBatch, watch: &ApplyWatch) -> Result<()> {
+    pub(crate) fn apply(&mut self, batch: &mut EventBatch, watch: &ApplyWatch) -> Result<()> {
         let mut backoff = ReconnectBackoff::new(self.settings.limits.retry_for);
         let runtime = self.runtime.clone();
         let mut lost = None;
@@ -161,8 +155,7 @@ impl BatchWriter {
 
     /// After a failure: checks whether the batch was committed and only the reply was lost.
     async fn was_committed(&mut self, batch: &EventBatch) -> Result<bool> {
-        let pending: &[_] = if batch.ends_transaction { &[&batch.end_position] } else { &[] };
-        self.reopen_session(pending).await?;
+        self.reopen_session(batch.ends_transaction.then_some(&batch.end_position)).await?;
         let was_committed = batch.ends_transaction && self.stream.mark == batch.end_position;
         if was_committed {
             self.note_commit(batch);
@@ -170,17 +163,15 @@ impl BatchWriter {
         Ok(was_committed)
     }
 
-    /// Opens a session if there is none. `pending`: the positions that the lost session may have
+    /// Opens a session if there is none. `uncommitted`: the position that the lost session may have
     /// committed.
-    async fn reopen_session(&mut self, pending: &[&ledger::StreamPosition]) -> Result<()> {
-        if let Some(session) = &mut self.session {
-            session.use_single_statements(false).await?;
-        } else {
+    async fn reopen_session(&mut self, uncommitted: Option<&ledger::StreamPosition>) -> Result<()> {
+        if self.session.is_none() {
             let session = WriterSession::open(&self.settings).await?;
             if let Some(pid) = self.lost_pid {
                 session.connection.terminate_lost_backend(pid).await;
             }
-            self.stream.reopen(&session.connection.client, pending).await?;
+            self.stream.reopen(&session.connection.client, uncommitted).await?;
             ledger::check_stream_not_emptied(&session.connection.client, self.stream.name())
                 .await?;
             self.session = Some(session);
@@ -191,7 +182,7 @@ impl BatchWriter {
 
     /// Returns the session and the stream. Opens the session again if it was lost.
     async fn open_session(&mut self) -> Result<(&mut WriterSession, &AppliedStream)> {
-        self.reopen_session(&[]).await?;
+        self.reopen_session(None).await?;
         Ok((self.session.as_mut().expect("just opened"), &self.stream))
     }
 
@@ -203,7 +194,7 @@ impl BatchWriter {
         }
         let session = self.open_session().await?.0;
         session.roll_back().await?;
-        (session.may_use_parameters, session.may_share_statements) = (true, true);
+        session.may_use_parameters = true;
         altered_tables::encode_again(session, batch).await
     }
 
@@ -213,7 +204,7 @@ impl BatchWriter {
         if altered_tables::has_altered_tables(batch) {
             return Ok(false);
         }
-        self.reopen_session(&[]).await?;
+        self.reopen_session(None).await?;
         if !self.has_noted_unlogged_writes
             && batch.tables.iter().any(|it| it.table.unlogged != UnloggedExtent::Nothing)
         {
@@ -321,8 +312,7 @@ impl BatchWriter {
     pub(crate) async fn move_stream_to(&mut self, mark: ledger::StreamPosition) -> Result<()> {
         let mut has_lost = false;
         loop {
-            let pending: &[_] = if has_lost { &[&mark] } else { &[] };
-            self.reopen_session(pending).await?;
+            self.reopen_session(has_lost.then_some(&mark)).await?;
             if has_lost && self.stream.mark == mark {
                 // The position was committed, and only the reply was lost.
                 return Ok(());
@@ -404,22 +394,8 @@ impl BatchWriter {
         self.has_noted_unlogged_writes = false;
         let Some(session) = &mut self.session else { return };
         if error.kind() == ErrorKind::Connect || session.roll_back().await.is_err() {
-            self.drop_session();
-        }
-    }
-
-    /// Drops the session. The next one terminates its backend, if that is still there.
-    fn drop_session(&mut self) {
-        if let Some(session) = self.session.take() {
             self.lost_pid = Some(session.connection.backend_pid());
-        }
-    }
-
-    /// Ends the user's search path, if the session has it for single statements. A failure is left
-    /// to the next statement.
-    async fn pin_search_path(&mut self) {
-        if let Some(session) = &mut self.session {
-            let _ = session.use_single_statements(false).await;
+            self.session = None;
         }
     }
 
@@ -435,7 +411,7 @@ impl BatchWriter {
     /// Ends the session. Returns the counts.
     pub(crate) async fn close(mut self) -> ApplyCounts {
         if let Some(session) = self.session.take() {
-            session.close().await;
+            session.connection.close().await;
         }
         self.counts
     }

@@ -1,7 +1,6 @@
 //! The writer's session with its stages, prepared statements and transaction.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use tokio_postgres::Statement;
 
@@ -11,8 +10,7 @@ use crate::apply::route::ApplyTable;
 use crate::apply::write::statements;
 use crate::stage::{TEMP_BUFFERS, planner};
 use pgspate_target::connect::Connection;
-use pgspate_target::ledger::FORGET_CHECKED_TABLES;
-use pgspate_target::{COMMITS_WAIT, TypedQuery, pin_session_sql, server_error, users_path_sql};
+use pgspate_target::{COMMITS_WAIT, users_path_sql};
 
 /// Makes the planner look up a few rows by index, whatever the statistics say. Larger batches never
 /// reuse such a plan, as their statements are not kept.
@@ -30,11 +28,6 @@ const WRITE_SHARDS_IN_TURN: &str = "\
 select set_config('citus.multi_shard_modify_mode', 'sequential', false)
 where to_regclass('pg_catalog.pg_dist_partition') is not null
   and exists (select 1 from pg_constraint where contype = 'f')";
-
-/// Whether commits wait for the server's own disk, and for no standby.
-const WAITS_FOR_OWN_DISK: &str = "\
-select current_setting('synchronous_commit') in ('on', 'local')
-   and current_setting('synchronous_standby_names') = ''";
 
 /// How the server plans the statements of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,7 +87,7 @@ const ROLLBACK_TO_SAVEPOINT: &str =
 
 /// The session that writes to the target.
 pub(super) struct WriterSession {
-    pub(super) connection: Arc<Connection>,
+    pub(super) connection: Connection,
     pub(super) in_transaction: bool,
     /// Stages by the tables' OIDs.
     stages: HashMap<u32, BatchStage>,
@@ -106,13 +99,6 @@ pub(super) struct WriterSession {
     planning: StatementPlanning,
     /// Whether rows may be sent as parameters of statements.
     pub(super) may_use_parameters: bool,
-    /// Whether a single statement may write a batch.
-    pub(super) may_share_statements: bool,
-    /// Whether a commit may return before it is durable, if a later one waits. Not if the user has
-    /// asked for more than the server's own disk.
-    pub(super) may_commit_later: bool,
-    /// Whether the session has the user's search path, for transactions of a single statement.
-    has_users_path: bool,
 }
 
 /// The most prepared statements to keep. A table has about five for each set of columns.
@@ -122,8 +108,8 @@ impl WriterSession {
     /// Connects, and sets up the session.
     pub(super) async fn open(settings: &WriterSettings) -> Result<WriterSession> {
         let connection = settings.dsn.connect("pgspate apply").await?;
-        let mut session = WriterSession {
-            connection: Arc::new(connection),
+        let session = WriterSession {
+            connection,
             in_transaction: false,
             stages: HashMap::new(),
             statements: HashMap::new(),
@@ -131,9 +117,6 @@ impl WriterSession {
             lock_timeout: settings.limits.lock_timeout_millis(),
             planning: StatementPlanning::Checked,
             may_use_parameters: true,
-            may_share_statements: true,
-            may_commit_later: false,
-            has_users_path: false,
         };
         let sql = format!(
             "{}; {}; set temp_buffers = '{TEMP_BUFFERS}'; {}; {PLAN_ONCE}; {COMMITS_WAIT}",
@@ -144,43 +127,7 @@ impl WriterSession {
         // The source discards events that are reported as applied. So commits must reach the disk.
         session.run(&sql, "set up the session").await?;
         session.run(WRITE_SHARDS_IN_TURN, "set up the session").await?;
-        let failed = server_error("could not look up where commits wait".to_owned());
-        let row = session.connection.client.fetch_one(WAITS_FOR_OWN_DISK, &[]).await;
-        session.may_commit_later = row.map_err(failed)?.get(0);
         Ok(session)
-    }
-
-    /// Returns whether a single statement may write a batch. Behind a pooler, a later statement may
-    /// be in another session.
-    pub(super) fn may_use_single_statements(&self) -> bool {
-        !self.in_transaction
-            && self.may_use_parameters
-            && self.may_share_statements
-            && !self.connection.is_pooled()
-    }
-
-    /// Prepares the session for transactions of a single statement, or ends that. Triggers and
-    /// defaults run under the user's search path.
-    pub(super) async fn use_single_statements(&mut self, is_used: bool) -> Result<()> {
-        if self.has_users_path == is_used {
-            return Ok(());
-        }
-        let sql = match is_used {
-            true => format!(
-                "set default_transaction_isolation = 'read committed'; \
-                 {FORGET_CHECKED_TABLES}; {}",
-                users_path_sql(false)
-            ),
-            false => pin_session_sql(),
-        };
-        self.run(&sql, "set up the session").await?;
-        self.has_users_path = is_used;
-        Ok(())
-    }
-
-    /// Returns whether the statement is prepared.
-    pub(super) fn has_prepared(&self, sql: &str) -> bool {
-        self.statements.contains_key(sql)
     }
 
     /// Runs statements without rows. `task` completes "could not".
@@ -366,13 +313,6 @@ impl WriterSession {
             self.statements.insert(sql.to_owned(), statement.clone());
         }
         Ok(statement)
-    }
-
-    /// Ends the session properly.
-    pub(super) async fn close(self) {
-        if let Some(connection) = Arc::into_inner(self.connection) {
-            connection.close().await;
-        }
     }
 
     /// Returns the first value of a query.

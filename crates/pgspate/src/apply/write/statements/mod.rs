@@ -8,11 +8,8 @@
 
 mod identity;
 mod reinsert;
-mod shared_rows;
 mod without_key;
 
-use self::shared_rows::shared_rows_name;
-pub(crate) use self::shared_rows::{SHARED_COUNTS, shared_rows_sql};
 use crate::apply::batch::{ColumnPresence, EncodedTable, RowAction};
 use crate::apply::route::{ApplyColumn, ApplyTable};
 use crate::stage::keys;
@@ -51,8 +48,6 @@ pub(crate) enum RowSource {
     /// In the statement's three parameters: rows of the table's type, actions, and columns given.
     /// No row has an old key or is filled with defaults.
     Parameters,
-    /// In a common table expression that reads such parameters. It has this number.
-    SharedParameters(usize),
 }
 
 /// From this many rows on, the planner's row estimates matter.
@@ -145,9 +140,8 @@ impl<'a> ApplyStatements<'a> {
             rows_sql: match source {
                 RowSource::Stage => format!("(select * from {stage}) s"),
                 RowSource::Parameters => parameter_rows(facts),
-                RowSource::SharedParameters(number) => format!("{} s", shared_rows_name(number)),
             },
-            is_direct: source != RowSource::Stage,
+            is_direct: source == RowSource::Parameters,
             stage,
             deletes_many: is_many(encoded.deletes),
             upserts_many: is_many(encoded.upserts),
