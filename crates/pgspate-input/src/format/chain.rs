@@ -71,7 +71,8 @@ impl ChainCutter {
         while self.next_input < self.ahead_bytes.len() {
             let is_opened = self.ahead.front().is_some_and(JoinHandle::is_finished);
             let has_room = self.current.len() < self.side_by_side_max;
-            if !self.current.is_empty() && !(is_opened && has_room) {
+            let may_add = self.current.is_empty() || is_opened && has_room;
+            if !may_add {
                 break;
             }
             let index = self.next_input;

@@ -229,8 +229,8 @@ pub(super) fn open_error(path: &Path, error: io::Error) -> Error {
     }
 }
 
-/// Checks that the path of a file is UTF-8. The ledger has paths as text, so it could not tell
-/// other paths apart.
+/// Checks that the path of a file is UTF-8. The ledger has paths as text, in which two others could
+/// be the same.
 pub(super) fn check_name(path: &Path) -> Result<()> {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     if absolute.to_str().is_some() {
