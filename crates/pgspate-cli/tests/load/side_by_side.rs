@@ -66,8 +66,9 @@ fn a_file_of_which_no_row_is_written_may_be_corrected() {
     let case = new_case();
     let row = |id: &str| format!("id,note\n{id},x\n");
     case.put("in/1", row("x"));
-    let args = "in --format csv --table t --quiet --commit chunk --lanes 3";
-    assert!(case.refusal(args).contains("invalid input syntax for type bigint: \"x\""));
+    let args = "in --format csv --table t --commit chunk --lanes 3";
+    let said = case.refusal(args);
+    assert!(said.contains("invalid input syntax for type bigint: \"x\""), "{said}");
     case.put("in/1", row(&BIG_ROWS.to_string()));
     case.load(args).success();
     let rows = (FILES - 1) * BIG_ROWS + 1;

@@ -273,7 +273,10 @@ fn a_truncated_parquet_file_is_refused() {
 
     hint: The file does not end with its footer. Copy or write the file again.
     ");
-    case.put("z.parquet", b"\x28\xb5\x2f\xfd, and more bytes");
+    case.put("z.parquet", &whole);
+    let mut gzip = std::process::Command::new("gzip");
+    assert!(gzip.arg(case.path("z.parquet")).status().unwrap().success());
+    std::fs::rename(case.path("z.parquet.gz"), case.path("z.parquet")).unwrap();
     let said = case.refusal("z.parquet --table t");
     assert!(said.contains("the Parquet file is compressed as a whole"), "{said}");
     case.put("u.parquet", "id,name\n1,a\n");
