@@ -39,7 +39,7 @@ fn a_small_sync_upgrades_the_ledger_before_it_writes() {
     );
     finish(spawn(&mut command(&case, "t.csv --scope all --quiet"))).success();
     assert_eq!(case.value("select count(*) from t where n = id + 1"), "20000");
-    assert_eq!(case.value("select version from pgspate.version"), "7");
+    assert_eq!(case.value("select version from pgspate.version"), "8");
 }
 
 #[test]
