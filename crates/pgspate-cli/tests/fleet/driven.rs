@@ -340,7 +340,7 @@ fn a_ledger_of_version_4_is_upgraded() {
     let ticket = scene.begin(None).unwrap();
     let receipt = scene.write(&ticket, 0, 1, 2);
     assert_eq!(scene.complete(&ticket, &[receipt]).unwrap().rows_written, 2);
-    assert_eq!(scene.case.value("select version from pgspate.version"), "7");
+    assert_eq!(scene.case.value("select version from pgspate.version"), "8");
 }
 
 /// Returns whether an error is that of a lost connection, after which the call is repeated.

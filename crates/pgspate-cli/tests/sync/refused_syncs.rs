@@ -105,20 +105,6 @@ fn a_source_without_rows_is_refused() {
 }
 
 #[test]
-fn a_role_with_rights_on_columns_alone_is_told_what_it_lacks() {
-    let case = new_case();
-    case.put("t.csv", "id,kind,n\n1,a,2\n");
-    let role = format!("{}_writer", case.db.name());
-    case.db.run(&format!(
-        "create role {role}; grant select (id, kind, n), insert, update, delete on t to {role}"
-    ));
-    let mut command = command(&case, "t.csv --table t --quiet --no-delete");
-    let run = finish(spawn(command.env("PGOPTIONS", format!("-c role={role}"))));
-    case.db.run(&format!("drop owned by {role}; drop role {role}"));
-    assert!(run.refusal().contains("needs SELECT on the whole table"), "{}", run.stderr);
-}
-
-#[test]
 fn a_source_without_rows_has_no_scopes_for_scope_by() {
     let case = new_case();
     case.put("t.csv", "id,n\n");

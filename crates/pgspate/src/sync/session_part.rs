@@ -348,11 +348,7 @@ async fn compare(
 }
 
 fn compare_error(error: tokio_postgres::Error) -> Error {
-    let is_forbidden = error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE);
-    let hint = "A sync reads system columns of the table. This needs SELECT on the whole table, \
-                not only on its columns.";
     server_error("could not compare the source with the table".to_owned())(error)
-        .hint_if(is_forbidden.then_some(hint))
 }
 
 /// Deletes rows, then updates rows, then inserts rows. In this order, unique values may move
