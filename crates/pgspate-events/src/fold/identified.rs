@@ -42,8 +42,9 @@ pub fn check_row_is_identified(
                            row";
             return refuse(message).map_err(|error| {
                 error.hint(
-                    "Give the table a primary key, or have the source send whole old rows, with all \
-                     columns of the target: in PostgreSQL, `alter table ... replica identity full`.",
+                    "Give the table a primary key, or have the source send whole old rows, with \
+                     all columns of the target: in PostgreSQL, `alter table ... replica identity \
+                     full`.",
                 )
             });
         }

@@ -29,7 +29,8 @@ pub struct Reject {
 pub struct RejectRecord {
     /// The job.
     pub job: i64,
-    /// The chunk's number. Those of the second input begin at 2^40, those of the third at twice that.
+    /// The chunk's number. Those of the second input begin at 2^40, those of the third at twice
+    /// that.
     pub chunk: i64,
     /// The row within the chunk, from 0.
     pub row: i64,

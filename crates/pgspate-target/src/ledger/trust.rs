@@ -45,8 +45,8 @@ pub(super) fn untrusted_role_sql(row: &str) -> String {
 /// The last column has the first untrusted object and its owner. It is NULL if there is none.
 ///
 /// Defaults, constraints and policies depend on their own tables automatically or internally, so
-/// `pg_depend` alone lists them. Objects elsewhere may refer to the ledger, too, but do not count. Each
-/// further catalog would cost a new session more: the server first has to look it up.
+/// `pg_depend` alone lists them. Objects elsewhere may refer to the ledger, too, but do not count.
+/// Each further catalog would cost a new session more: the server first has to look it up.
 const SCHEMA_QUERY: &str = "\
 with relation as (
   select oid, relname, relkind, relowner, relhastriggers, relhasrules or relispartition as is_odd

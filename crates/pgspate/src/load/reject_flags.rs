@@ -1,7 +1,7 @@
 //! The flags with which pgspate reads a file of rejects as it has read the inputs.
 //!
-//! The file is small, so its format could be guessed otherwise than that of the inputs. So the flags
-//! also say what this load has guessed.
+//! The file is small, so its format could be guessed otherwise than that of the inputs. So the
+//! flags also say what this load has guessed.
 
 use std::borrow::Cow;
 

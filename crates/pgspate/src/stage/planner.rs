@@ -78,8 +78,8 @@ impl<'a> PlannedStatements<'a> {
     /// [`PlannedStatements::allow_nested_loop`] does. Returns the statement to run in its place.
     /// The server plans a prepared statement without parameters once.
     async fn check_plan(&self, sql: &str) -> Result<String, tokio_postgres::Error> {
-        // The name of a statement whose execution fails stays in use until the session ends, which a
-        // pooler may give to another process.
+        // The name of a statement whose execution fails stays in use until the session ends. A
+        // pooler may give the session to another process.
         static PREPARED: AtomicU64 = AtomicU64::new(0);
         let (process, number) = (std::process::id(), PREPARED.fetch_add(1, Relaxed));
         let name = format!("pgspate_{process}_{number}");
