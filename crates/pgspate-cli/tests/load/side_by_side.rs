@@ -67,7 +67,7 @@ fn a_file_of_which_no_row_is_written_may_be_corrected() {
     let row = |id: &str| format!("id,note\n{id},x\n");
     case.put("in/1", row("x"));
     let args = "in --format csv --table t --commit chunk --lanes 3";
-    let said = case.refusal(args);
+    let said = case.load(args).refusal();
     assert!(said.contains("invalid input syntax for type bigint: \"x\""), "{said}");
     case.put("in/1", row(&BIG_ROWS.to_string()));
     case.load(args).success();
