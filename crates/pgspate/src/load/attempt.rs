@@ -2,7 +2,6 @@
 //!
 //! Every attempt skips the chunks that the ledger has, so that no row is written twice.
 
-use std::num::NonZero;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -114,7 +113,7 @@ impl Load {
     /// Returns how many inputs are cut side by side, if threads read them ahead: one for each lane,
     /// as far as there are processors. One lane writes the rows in the order of the inputs.
     fn inputs_side_by_side(&self) -> usize {
-        let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
         match self.plan.one_statement {
             true => 1,
             false => self.plan.lanes.max().min(processors),

@@ -268,9 +268,9 @@ impl SyncStatements<'_> {
     }
 
     /// Returns the query of [`SyncStatements::count_differences`] with two more columns: the rows
-    /// in the scope, and whether rows to insert have the same key. Returns `None` if these do not
-    /// tell that the source has no duplicate keys, or if the storage does not take one query on the
-    /// table and on temporary tables.
+    /// in the scope, and whether rows to insert have the same key. Returns `None` if a source with
+    /// duplicate keys could have the same counts. Also returns `None` if the storage does not take
+    /// one query on the table and on temporary tables.
     pub(super) fn count_differences_and_keys(&self) -> Option<String> {
         let joins = self.storage.explains_joins_with_temporary_tables;
         if !self.columns.key_is_unique || self.keeps_last || !joins {
