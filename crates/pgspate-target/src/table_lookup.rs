@@ -17,12 +17,15 @@ use super::{TableStorage, TypedParameter, TypedQuery, server_error};
 use crate::Result;
 use pgspate_input::types::{PgType, TypeKind};
 
-/// The table itself. `{fingerprint}` is an expression.
+/// The table itself, and whether the database has Citus, and Citus or TimescaleDB, which may store
+/// its rows. `{fingerprint}` is an expression.
 const TABLE: &str = "\
 select c.oid, n.nspname::text, c.relname::text, c.relkind::text,
        quote_ident(n.nspname) || '.' || quote_ident(c.relname), row_security_active(c.oid),
        c.relpersistence = 'u', c.relhassubclass, c.relhastriggers, c.relhasrules,
-       array(select extname::text from pg_extension where extname in ('citus', 'timescaledb')),
+       exists (select from pg_extension where extname = 'citus'),
+       exists (select from pg_extension where extname = 'timescaledb')
+         or to_regclass('pg_catalog.pg_dist_partition') is not null,
        {fingerprint}
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
 where c.oid = (select oid from target)";
@@ -205,7 +208,6 @@ impl FoundTable {
 
     fn of_rows(row: &Row, columns: Vec<Row>, indexes: &[Row]) -> FoundTable {
         let kind = row.get::<_, String>(3).chars().next().unwrap_or('r');
-        let extensions: Vec<&str> = row.get(10);
         let is_unlogged: bool = row.get(6);
         let mut table = TargetTable {
             oid: row.get(0),
@@ -222,7 +224,7 @@ impl FoundTable {
             partitions: 0,
             has_children: false,
             row_security: row.get(5),
-            commits_across_nodes: extensions.contains(&"citus"),
+            commits_across_nodes: row.get(10),
             storage: TableStorage::Plain,
             unlogged: match is_unlogged {
                 true => UnloggedExtent::Everything,
@@ -230,7 +232,7 @@ impl FoundTable {
             },
             has_foreign_parts: kind == 'f',
             is_written_by_triggers: false,
-            fingerprint: row.get(11),
+            fingerprint: row.get(12),
             rules: Vec::new(),
         };
         table.unique_keys = indexes.iter().filter_map(|it| read_key(it, &columns)).collect();
@@ -240,7 +242,7 @@ impl FoundTable {
             may_have_parts: !matches!(kind, 'r' | 'f') || row.get(7),
             has_triggers: row.get(8),
             has_rules: row.get(9),
-            has_extension: !extensions.is_empty(),
+            has_extension: row.get(11),
             columns,
             table,
         }
