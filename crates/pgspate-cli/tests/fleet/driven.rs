@@ -334,13 +334,13 @@ fn a_ledger_of_version_4_is_upgraded() {
     let scene = DriverScene::new();
     assert_eq!(scene.abort(&scene.begin(None).unwrap()), AbortOutcome::Aborted);
     scene.case.db.run(
-        "drop table pgspate.part, pgspate.fleet_job, pgspate.request; \
+        "drop table pgspate.part, pgspate.fleet_job, pgspate.request, pgspate.stream_file; \
          update pgspate.version set version = 4",
     );
     let ticket = scene.begin(None).unwrap();
     let receipt = scene.write(&ticket, 0, 1, 2);
     assert_eq!(scene.complete(&ticket, &[receipt]).unwrap().rows_written, 2);
-    assert_eq!(scene.case.value("select version from pgspate.version"), "8");
+    assert_eq!(scene.case.value("select version from pgspate.version"), "9");
 }
 
 /// Returns whether an error is that of a lost connection, after which the call is repeated.

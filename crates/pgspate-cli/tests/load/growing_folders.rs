@@ -426,7 +426,7 @@ fn files_of_a_ledger_of_version_3_are_recognised() {
     put_rows(&case, "land/c.csv", 20..21);
     assert_eq!(counts(&report(&case, "land --table t")), "1 2 0");
     assert_eq!(ids(&case), "0 0 1 1 10 11 20");
-    assert_eq!(case.value("select version from pgspate.version"), "8");
+    assert_eq!(case.value("select version from pgspate.version"), "9");
     assert_eq!(case.value("select secret from pgspate.version"), secret);
     assert_eq!(report(&case, "land/a.csv --table t")["rows_before"], 2);
     // An unfinished job of that version continues.

@@ -20,7 +20,7 @@ update pgspate.job set sources = (
     select jsonb_agg(source order by input) from pgspate.source_file f
     where f.job = job.job and input < 1000);
 drop table pgspate.source_file, pgspate.fleet, pgspate.member, pgspate.member_scope, \
-           pgspate.part, pgspate.fleet_job, pgspate.request;
+           pgspate.part, pgspate.fleet_job, pgspate.request, pgspate.stream_file;
 alter table pgspate.job drop column lists_all_files;
 update pgspate.version set version = 3";
 

@@ -36,6 +36,7 @@ pub mod shadow;
 mod source_file;
 mod status;
 mod stream;
+mod stream_files;
 mod trust;
 mod unlogged;
 
@@ -92,10 +93,10 @@ pub use schema::{ensure_ledger, ledger_exists, read_url_key};
 pub use source_file::SourceFingerprint;
 pub use status::{JobStatus, forget_aborted_job, forget_job, list_jobs};
 pub use stream::{
-    AppliedStream, DeadLetter, StreamPosition, StreamStatus, TRANSACTION_SETTING,
-    find_stream_of_files, forget_stream, hold_stream, list_streams, open_stream,
-    read_stream_position,
+    AppliedStream, DeadLetter, StreamPosition, StreamStatus, TRANSACTION_SETTING, forget_stream,
+    hold_stream, list_streams, open_stream, read_stream_position,
 };
+pub use stream_files::{find_stream_of_files, record_stream_files};
 pub use trust::TrustedLedger;
 pub use unlogged::{
     bind_stream, check_stream_not_emptied, is_emptied_by_crash, missing_chunks_error,

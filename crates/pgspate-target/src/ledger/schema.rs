@@ -5,13 +5,13 @@ use tokio_postgres::error::SqlState;
 
 use super::policies::{self, FILE_POLICIES, POLICIES, STREAM_POLICIES};
 use super::trust::{LedgerSchema, TrustedLedger};
-use super::{fleet_job, member, request, unlogged};
+use super::{fleet_job, member, request, stream_files, unlogged};
 use crate::{Error, ErrorKind, Result, TypedQuery, server_error};
 use pgspate_base::Secret;
 
 /// The version of the tables. A ledger of a later version is refused. A ledger of an earlier
 /// version is upgraded.
-pub(super) const VERSION: i32 = 8;
+pub(super) const VERSION: i32 = 9;
 
 /// Upgrades the main tables to version 3, except the key and the policies. Version 2 added
 /// `ledger.digest`. Rows of earlier versions get the owner as their role.
@@ -313,11 +313,16 @@ async fn upgrade_sql(client: &Client, from: i32) -> Result<String> {
         parts.push(format!("{}; {}", fleet_job::CREATE_TABLES, policies::sql(fleet_job::POLICIES)));
     }
     match from {
-        // Only the numbers of chunks have changed.
-        7 => {}
+        // Version 8 changed only the numbers of chunks.
+        7 | 8 => {}
         6 => parts.push(request::UPGRADE.to_owned()),
         _ => parts.push(format!("{}; {}", request::CREATE_TABLE, policies::sql(request::POLICIES))),
     }
+    parts.push(format!(
+        "{}; {}",
+        stream_files::CREATE_TABLE,
+        policies::sql(stream_files::POLICIES)
+    ));
     parts.push(IDENTIFY_ROWS.to_owned());
     Ok(format!(
         "begin; lock table pgspate.version in exclusive mode; {}; \
@@ -351,8 +356,9 @@ pub async fn ensure_ledger(client: &Client) -> Result<()> {
     let schema = if has_schema { "" } else { "create schema pgspate;" };
     let sql = format!(
         "begin; {schema} {CREATE_TABLES}; {CREATE_FILE_TABLE}; {CREATE_STREAM_TABLES}; \
-         {}; {}; {}; {}; {}; {IDENTIFY_ROWS}; \
+         {}; {}; {}; {}; {}; {}; {IDENTIFY_ROWS}; \
          insert into pgspate.version values ({VERSION}, {SECRET}); commit",
+        stream_files::CREATE_TABLE,
         unlogged::CREATE_TABLES,
         member::CREATE_TABLES,
         fleet_job::CREATE_TABLES,
@@ -361,6 +367,7 @@ pub async fn ensure_ledger(client: &Client) -> Result<()> {
             POLICIES,
             FILE_POLICIES,
             STREAM_POLICIES,
+            stream_files::POLICIES,
             unlogged::POLICIES,
             member::POLICIES,
             fleet_job::POLICIES,

@@ -173,27 +173,6 @@ pub async fn read_stream_position(
     }))
 }
 
-/// Returns the stream other than `name` that was last read from one of `files`, and this file. The
-/// files are named as in the positions of streams. Only streams that are named after their first
-/// file count: the user distinguishes the others.
-pub async fn find_stream_of_files(
-    client: &Client,
-    name: &str,
-    files: &[String],
-) -> Result<Option<(String, String)>> {
-    if !schema::check_exists(client).await? {
-        return Ok(None);
-    }
-    let sql = "select stream, file from pgspate.stream cross join lateral \
-               regexp_replace(source, ', line [0-9]+$', '') as file \
-               where stream <> $1 and partition = '' and file = any($2) \
-               and (stream like '/%' or stream like '%://%') \
-               order by updated desc limit 1";
-    let row = client.fetch_opt(sql, &[&name, &files.to_vec()]).await;
-    let row = row.map_err(|error| schema::with_grant_hint(ledger_error()(error)))?;
-    Ok(row.map(|row| (row.get(0), row.get(1))))
-}
-
 /// Raises the fence of a stream and returns the stream. `None` if the stream does not exist, or if
 /// `expected_fence` is given and the fence is neither `expected_fence` nor `claimed_fence`. The new
 /// fence is `claimed_fence` if given.

@@ -125,6 +125,8 @@ impl ApplyRun<'_> {
     /// Applies the events of files.
     fn run_inputs(self, inputs: Vec<Input>, router: Router) -> Result<ApplyReport> {
         let mut writer = self.open_writer(false)?;
+        let files = stream_origin::file_names(&inputs);
+        self.runtime.block_on(writer.record_files(&files))?;
         self.runtime.block_on(writer.check_unlogged_kept())?;
         let (follows, stream) = (self.options.follows, self.stream.clone());
         let source = LineSource { inputs, follows, stream };

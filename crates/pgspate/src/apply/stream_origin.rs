@@ -97,11 +97,9 @@ pub(super) async fn check_sources_are_new(
 ) -> Result<()> {
     match origin {
         _ if options.stream.is_some() => Ok(()),
-        StreamOrigin::Inputs(inputs) if *mark == StreamPosition::default() => {
-            check_files_are_new(inputs, stream, dsn).await
-        }
+        StreamOrigin::Inputs(inputs) => check_files_are_new(inputs, stream, mark, dsn).await,
         StreamOrigin::KafkaTopics(topics) => check_topics_are_new(topics, stream, dsn).await,
-        StreamOrigin::Inputs(_) | StreamOrigin::Slot(_) => Ok(()),
+        StreamOrigin::Slot(_) => Ok(()),
     }
 }
 
@@ -122,15 +120,19 @@ async fn check_topics_are_new(topics: &kafka::KafkaTopics, stream: &str, dsn: &D
 
 /// Refuses files of another stream. If the first file of a stream is missing, the next file would
 /// begin a new stream. The events of all files would then be applied again.
-async fn check_files_are_new(inputs: &[Input], stream: &str, dsn: &Dsn) -> Result<()> {
-    let files: Vec<String> =
-        inputs.iter().filter(|it| it.has_file_name()).map(Input::full_name).collect();
+async fn check_files_are_new(
+    inputs: &[Input],
+    stream: &str,
+    mark: &StreamPosition,
+    dsn: &Dsn,
+) -> Result<()> {
+    let files = file_names(inputs);
     let connection = dsn.connect("pgspate apply").await?;
     let found = ledger::find_stream_of_files(&connection.client, stream, &files).await;
     let spelled = inputs.first().map_or("-", Input::name);
     let older = ledger::read_stream_position(&connection.client, spelled, "").await;
     connection.close().await;
-    if older? != StreamPosition::default() {
+    if *mark == StreamPosition::default() && older? != StreamPosition::default() {
         let message = format!("an earlier version applied \"{spelled}\" as a stream of this name");
         return Err(Error::new(ErrorKind::Ledger, message).hint(format!(
             "Add `--stream {spelled}`, which continues that stream. Streams are now named after \
@@ -145,6 +147,11 @@ async fn check_files_are_new(inputs: &[Input], stream: &str, dsn: &Dsn) -> Resul
          applies the files from their beginning. Events of stream \"{other}\" would be applied \
          again then."
     )))
+}
+
+/// Returns the full names of the inputs that are files or objects.
+pub(super) fn file_names(inputs: &[Input]) -> Vec<String> {
+    inputs.iter().filter(|it| it.has_file_name()).map(Input::full_name).collect()
 }
 
 /// Returns the names of files or of the slot for messages. Partitions are named when they are read.

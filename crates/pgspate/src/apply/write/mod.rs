@@ -333,6 +333,12 @@ impl BatchWriter {
         }
     }
 
+    /// Records the files of the stream in the ledger before they are read.
+    pub(crate) async fn record_files(&mut self, files: &[String]) -> Result<()> {
+        let (session, stream) = self.open_session().await?;
+        ledger::record_stream_files(&session.connection.client, stream.name(), files).await
+    }
+
     /// Adds the partitions' rows to the ledger before the partitions are read.
     pub(crate) async fn begin_partitions(&mut self, moves: &[ledger::PartitionMove]) -> Result<()> {
         if moves.is_empty() {
