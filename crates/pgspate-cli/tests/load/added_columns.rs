@@ -313,3 +313,17 @@ fn a_failed_load_says_that_its_columns_stay() {
     let run = case.load("t.csv --add-columns --quiet --header yes");
     assert!(run.refusal().contains("Column \"more\" of public.t was added and stays."));
 }
+
+#[test]
+fn a_column_that_numbers_rows_is_not_added() {
+    let case = LoadCase::new("create table t (id int)");
+    case.put("t.csv", "id,n\n1,1\n");
+    let said = case.load("t.csv --table t --add-columns --type n=bigserial --quiet").refusal();
+    assert_eq!(
+        said,
+        "error: `--add-columns` cannot add a column of type bigserial, which numbers rows\n\n\
+         hint: Give the type of the numbers: `--type n=bigint`. Or add the column by hand before \n      \
+         … the load.\n"
+    );
+    assert_eq!(case.columns(), "id integer");
+}

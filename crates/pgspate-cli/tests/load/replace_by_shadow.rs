@@ -288,7 +288,8 @@ fn a_load_of_bad_input_drops_its_shadow_table() {
       caused by: could not create unique index "t_pkey" (SQLSTATE 23505)
       caused by: Key (id)=(9) is duplicated
 
-    hint: Load with `--replace=truncate` to see which line it is.
+    hint: Add `--rejects FILE` to set such rows aside, or use `--replace=truncate` to see
+          … which line it is.
     "#);
     case.put("t.csv", format!("kind,{}", csv_text(1).replace('\n', "\n2,")).trim_end_matches("2,"));
     assert_snapshot!(case.load("t.csv --table t --replace --quiet").refusal(), @r#"
@@ -298,7 +299,8 @@ fn a_load_of_bad_input_drops_its_shadow_table() {
           … "t_kind_fkey" (SQLSTATE 23503)
       caused by: Key (kind)=(2) is not present in table "kind"
 
-    hint: Load with `--replace=truncate` to see which line it is.
+    hint: Add `--rejects FILE` to set such rows aside, or use `--replace=truncate` to see
+          … which line it is.
     "#);
     assert_eq!(
         (summarize_table(&case).as_str(), count_shadow_schemas(&case).as_str()),

@@ -274,3 +274,29 @@ fn a_replace_keeps_a_foreign_key_that_another_session_changes_meanwhile() {
         assert_eq!(case.rows("t"), ["(1)", "(2)"]);
     }
 }
+
+/// The shadow table has its keys and foreign keys before its rows. So the server refuses rows that
+/// violate them one by one.
+#[test]
+fn rows_with_equal_keys_are_set_aside_from_a_shadow_table() {
+    let case = LoadCase::new(
+        "create table kinds (kind text primary key); insert into kinds values ('a'), ('b'); \
+         create table t (id int constraint t_key primary key, kind text references kinds, n int); \
+         create index t_n on t (n); alter table t cluster on t_n; \
+         insert into t values (9, 'a', 0)",
+    );
+    case.put("t.csv", "id,kind,n\n1,a,1\n2,b,2\n1,b,3\n3,c,4\nx,a,5\n");
+    let run = case.load("t.csv --replace --rejects r.csv --lanes 1 --quiet");
+    assert_eq!(run.status, Some(1), "{}", run.stderr);
+    let rejects = std::fs::read_to_string(case.path("r.csv")).unwrap();
+    assert_eq!(rejects, "id,kind,n\n1,b,3\n3,c,4\nx,a,5\n");
+    let rows = "select string_agg(concat_ws(' ', id, kind, n), ', ' order by id) from t";
+    assert_eq!(case.value(rows), "1 a 1, 2 b 2");
+    let indexes = "select string_agg(concat_ws(' ', indexrelid::regclass, indisclustered), ', ' \
+                                     order by indexrelid::regclass::text) \
+                   from pg_index where indrelid = 't'::regclass";
+    assert_eq!(case.value(indexes), "t_key f, t_n t");
+    let keys = "select string_agg(conname, ', ' order by conname) from pg_constraint \
+                where conrelid = 't'::regclass";
+    assert_eq!(case.value(keys), "t_key, t_kind_fkey");
+}

@@ -50,6 +50,22 @@ pub struct AddedColumn {
     pub ty: String,
 }
 
+/// Refuses `serial` and its kin: the rows before would get numbers, too, and the column would be
+/// added without its sequence.
+fn check_has_no_sequence(column: &AddedColumn, described: &TargetColumn) -> Result<()> {
+    let default = described.default.as_deref().unwrap_or_default();
+    if !(described.not_null && default.starts_with("nextval(")) {
+        return Ok(());
+    }
+    let AddedColumn { name, ty } = column;
+    let message = format!("`--add-columns` cannot add a column of type {ty}, which numbers rows");
+    Err(Error::new(ErrorKind::Usage, message).hint(format!(
+        "Give the type of the numbers: `--type {name}={}`. Or add the column by hand before the \
+         load.",
+        described.ty.name
+    )))
+}
+
 /// The columns that are to be added to a table.
 #[derive(Debug, Clone)]
 pub(crate) struct ColumnsToAdd {
@@ -111,6 +127,7 @@ impl ColumnsToAdd {
         to_add.check_allowed(connection).await?;
         let described = to_add.describe(connection).await?;
         for (column, described) in to_add.columns.iter_mut().zip(&described) {
+            check_has_no_sequence(column, described)?;
             described.ty.name.clone_into(&mut column.ty);
         }
         table.columns.extend(described);

@@ -216,12 +216,14 @@ fn shadow_obstacle(
 }
 
 /// Returns the properties of the table that COPY writes to. A shadow table gets its indexes and
-/// foreign keys only after its rows.
+/// foreign keys only after its rows, if no rows are set aside.
 pub(super) fn table_for_copy<'a>(
     table: &'a TargetTable,
     atomic_plan: Option<&AtomicPlan>,
+    sets_rows_aside: bool,
 ) -> Cow<'a, TargetTable> {
-    if atomic_plan.is_none_or(|atomic_plan| atomic_plan.method == AtomicMethod::OneTransaction) {
+    let is_shadow = atomic_plan.is_some_and(|plan| plan.method == AtomicMethod::Swap);
+    if !is_shadow || sets_rows_aside {
         return Cow::Borrowed(table);
     }
     let (indexes, foreign_keys) = (Vec::new(), Vec::new());

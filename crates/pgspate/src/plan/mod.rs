@@ -160,7 +160,7 @@ impl LoadPlan {
         // Rows that are set aside are kept in the ledger.
         let ledger = !request.options.no_ledger && (!input.is_for_this_run_only || request.rejects);
         let atomic_plan = atomic::choose_atomic_plan(table, request, input, ledger)?;
-        let copied_table = atomic::table_for_copy(table, atomic_plan.as_ref());
+        let copied_table = atomic::table_for_copy(table, atomic_plan.as_ref(), request.rejects);
         let (lanes, lanes_reason, one_statement) =
             lanes::choose_lanes(&copied_table, input, request);
         if one_statement {

@@ -109,7 +109,10 @@ impl TableCare<'_> {
         let replaces =
             self.plan.atomic_plan.as_ref().is_some_and(|atomic_plan| atomic_plan.replaces);
         match is_about_rows && replaces {
-            true => error.hint("Load with `--replace=truncate` to see which line it is."),
+            true => error.hint(
+                "Add `--rejects FILE` to set such rows aside, or use `--replace=truncate` to see \
+                 which line it is.",
+            ),
             false => error,
         }
     }

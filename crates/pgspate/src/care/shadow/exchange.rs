@@ -74,9 +74,19 @@ pub(super) async fn create_shadow(
     job: JobId,
     names: &ShadowNames,
     state: &str,
+    checks_keys: bool,
 ) -> Result<(), ExchangeError> {
     client.batch_execute(&begin_sql()).await?;
-    let made = create_in_transaction(client, job, names, state).await;
+    let made = async {
+        create_in_transaction(client, job, names, state).await?;
+        if checks_keys {
+            for sql in [recipe::BUILD_INDEXES, recipe::ADD_CONSTRAINTS] {
+                run(client, recipe::generate_keys(client, names, sql).await?).await?;
+            }
+        }
+        Ok(())
+    };
+    let made = made.await;
     let end = if made.is_ok() { "commit" } else { "rollback" };
     client.batch_execute(end).await?;
     made

@@ -60,12 +60,17 @@ impl TableCare<'_> {
 
     /// Creates the shadow or finds the one of an earlier run. Changes the plan if the table cannot
     /// be copied exactly.
+    ///
+    /// A load that sets rows aside creates the keys before the rows. The server then refuses rows
+    /// with equal keys one by one.
     pub(crate) fn prepare_shadow(&mut self) -> Result<()> {
         let Some((job, names)) = self.shadow_names() else { return Ok(()) };
         let failed = || server_error(format!("could not create a shadow of {}", names.table));
         let runtime = self.job.control_session.runtime.clone();
         let client = self.job.client();
         let state = runtime.block_on(self.digest_properties(&names)).map_err(failed())?;
+        let checks_keys = self.request.rejects;
+        let state = if checks_keys { format!("{state} with keys") } else { state };
         let known = runtime.block_on(shadow::read_state(client, job))?;
         if known.as_deref() == Some(&state) {
             return Ok(());
@@ -81,7 +86,8 @@ impl TableCare<'_> {
         if let Some(refused) = exchange::trial_refusal(tried).map_err(failed())? {
             return self.plan_without_shadow(&refused);
         }
-        runtime.block_on(exchange::create_shadow(client, job, &names, &state)).map_err(|refused| {
+        let created = exchange::create_shadow(client, job, &names, &state, checks_keys);
+        runtime.block_on(created).map_err(|refused| {
             refused.into_error(format!("could not create a shadow of {}", names.table))
         })
     }

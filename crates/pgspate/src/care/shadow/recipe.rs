@@ -72,6 +72,17 @@ pub(super) async fn generate(
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
+/// Runs a query of this module whose second column tells whether a statement makes COPY check keys.
+/// Returns the statements that do.
+pub(super) async fn generate_keys(
+    client: &Client,
+    names: &ShadowNames,
+    sql: &str,
+) -> Result<Vec<Option<String>>, tokio_postgres::Error> {
+    let rows = client.fetch_all(&names.fill(sql), &[]).await?;
+    Ok(rows.iter().filter(|row| row.get(1)).map(|row| row.get(0)).collect())
+}
+
 /// Query for the statements that create the shadow, without indexes and anything else that would
 /// slow COPY down.
 pub(super) const CREATE: &str = "\
@@ -147,12 +158,14 @@ pub(super) async fn identities(
     Ok(rows.iter().map(read).collect())
 }
 
-/// Query for the statements that create the shadow's missing indexes, one statement for each index.
+/// Query for the statements that create the shadow's missing indexes, one statement for each index,
+/// and whether the index is unique.
 pub(super) const BUILD_INDEXES: &str = "\
 select format('set local default_tablespace = %L; ', coalesce(s.spcname, ''))
        || case when starts_with(def, prefix) then
             format('create %sindex %I on %s %s', case when indisunique then 'unique ' else '' end,
-                   i.relname, :shadow, substr(def, length(prefix) + 1)) end
+                   i.relname, :shadow, substr(def, length(prefix) + 1)) end,
+       indisunique
 from pg_index x join pg_class i on i.oid = x.indexrelid
 left join pg_tablespace s on s.oid = i.reltablespace,
 pg_get_indexdef(i.oid) def,
@@ -164,9 +177,10 @@ where x.indrelid = :oid and not x.indisexclusion
 order by pg_relation_size(i.oid) desc";
 
 /// Query for the statements that add the shadow's missing constraints, extended statistics and
-/// replica identity, and the options and comments of indexes.
+/// replica identity, and the options and comments of indexes. The second column is true for keys
+/// and foreign keys.
 pub(super) const ADD_CONSTRAINTS: &str = "\
-select statement from (
+select statement, nth in (1, 6) from (
   select 1 as nth, conname as name, case
     when contype = 'x' or i.indisexclusion
       then format('alter table %s add constraint %I %s', :shadow, conname,
