@@ -322,8 +322,8 @@ fn a_column_that_numbers_rows_is_not_added() {
     assert_eq!(
         said,
         "error: `--add-columns` cannot add a column of type bigserial, which numbers rows\n\n\
-         hint: Give the type of the numbers: `--type n=bigint`. Or add the column by hand before \n      \
-         … the load.\n"
+         hint: Give the type of the numbers: `--type n=bigint`. Or add the column by hand before\n\
+         \x20     … the load.\n"
     );
     assert_eq!(case.columns(), "id integer");
 }

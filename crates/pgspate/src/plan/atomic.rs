@@ -359,7 +359,7 @@ mod tests {
     fn shadow_table_unless_something_prevents_it() {
         let atomic_plan = choose_plan(heap(), Some(ReplaceMode::Auto)).unwrap();
         assert_eq!((atomic_plan.method, atomic_plan.freeze), (AtomicMethod::Swap, false));
-        let written = table_for_copy(&table('r'), Some(&atomic_plan)).into_owned();
+        let written = table_for_copy(&table('r'), Some(&atomic_plan), false).into_owned();
         assert!(!written.has_unique_index() && written.foreign_keys.is_empty());
 
         let with_obstacles = |obstacle: &str| TableDependencies {
