@@ -8,6 +8,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use pgspate::{Error, ErrorKind, InputPlace, Result};
 use serde::{Deserialize, Serialize};
@@ -157,6 +159,21 @@ pub(crate) fn file_error(what: &str, path: &Path, error: std::io::Error) -> Erro
     Error::new(ErrorKind::Usage, message).because(error)
 }
 
+/// How long a killed run may hold its lock: a program that it was starting has the file open.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Locks the file. Returns false if another run holds the lock.
+fn lock_soon(file: &File) -> bool {
+    let started = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return true,
+            Err(_) if started.elapsed() > LOCK_TIMEOUT => return false,
+            Err(_) => thread::sleep(LOCK_TIMEOUT / 40),
+        }
+    }
+}
+
 /// The file of results, open for one run alone.
 pub(crate) struct ResultsWriter {
     folder: PathBuf,
@@ -171,7 +188,7 @@ impl ResultsWriter {
         let path = folder.join(RESULTS);
         let failed = |error| file_error("write", &path, error);
         let mut file = opened(&path).map_err(failed)?;
-        if file.try_lock().is_err() || !is_at(&file, &path) {
+        if !lock_soon(&file) || !is_at(&file, &path) {
             let message = format!("another run writes \"{}\"", path.display());
             return Err(Error::new(ErrorKind::Usage, message)
                 .hint("Wait for its end, or give another folder with `--results`."));
