@@ -110,7 +110,8 @@ def load(
             or else the embedded PostgreSQL.
         columns: The table's columns, in the order of the fields. For dicts: their keys; another key
             is an error, unless ``ignore_unknown=`` is given. For dataclasses: the attributes to
-            load. For a data frame of pandas, the levels of the index come first.
+            load. For named tuples, data frames and Arrow data: the fields to load, if all are names
+            of fields. For a data frame of pandas, the levels of the index come first.
         index: Load the index of a data frame of pandas as columns. True loads all levels, with the
             names that ``to_sql`` gives them; False loads none. Default: levels with a name.
         create: Create the table if it does not exist, with types that fit the data.

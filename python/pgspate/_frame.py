@@ -11,6 +11,7 @@ are loaded through Arrow.
 from __future__ import annotations
 
 import datetime as dt
+import warnings
 from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
 from typing import Any
@@ -62,11 +63,25 @@ def frame_data(
     return ("frame", (table, rows, is_arrow), name), columns
 
 
+def _warn_of_lost_levels(index: Any, unnamed: list[int]) -> None:
+    """Warns if a level without a name is left out and has other values than numbers of rows."""
+    for nth in unnamed:
+        level = index.get_level_values(nth)
+        if len(level) and level.dtype.kind not in "iu":
+            message = (
+                "the index has no name, so it is not loaded; name it by "
+                "`frame.rename_axis(\"name\")`, or pass `index=True` or `index=False`"
+            )
+            warnings.warn(message, stacklevel=2)
+            return
+
+
 def _with_index_columns(frame: Any, index: bool | None) -> Any:
     """Returns the frame with the levels of its index that are loaded as its first columns."""
     names = list(frame.index.names)
     if index is None:
         unnamed = [nth for nth, name in enumerate(names) if name is None]
+        _warn_of_lost_levels(frame.index, unnamed)
         if len(unnamed) == len(names):
             return frame
         if unnamed:

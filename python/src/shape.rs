@@ -27,8 +27,9 @@ const NAMES_VALUES: &str = "names its values";
 pub(crate) enum RowShape {
     /// Mappings with these keys.
     Mappings { keys: Vec<Py<PyString>>, others: OtherKeys, getter: Option<Py<PyAny>> },
-    /// Sequences with this number of values. Named tuples all have the same fields.
-    Sequences { count: usize, fields: Option<CheckedClass> },
+    /// Sequences with this number of values. Named tuples all have the same fields, and the caller
+    /// may name some of them: `places` are those of their values.
+    Sequences { count: usize, fields: Option<CheckedClass>, places: Option<Vec<usize>> },
     /// Dataclasses with these attributes. Without columns that the caller has named, all rows have
     /// the same fields.
     Objects { names: Vec<Py<PyString>>, getter: Option<Py<PyAny>>, fields: Option<CheckedClass> },
@@ -106,11 +107,17 @@ impl RowShape {
         row: Bound<'py, PyAny>,
     ) -> Result<Bound<'py, PyTuple>, RowFault> {
         match self {
-            RowShape::Sequences { count, fields } => {
+            RowShape::Sequences { count, fields, places } => {
                 if let Some(fields) = fields {
-                    fields.check(&row, fields_of_tuple)?;
+                    // A tuple without names has none of the fields that the caller names.
+                    let nameless = places.as_ref().map(|_| Vec::new());
+                    fields.check(&row, |row| Ok(fields_of_tuple(row)?.or(nameless.clone())))?;
                 }
-                sequence_values(row, *count)
+                let values = sequence_values(row, *count)?;
+                let Some(places) = places else { return Ok(values) };
+                let chosen: PyResult<Vec<_>> =
+                    places.iter().map(|place| values.get_item(*place)).collect();
+                Ok(PyTuple::new(values.py(), chosen?)?)
             }
             RowShape::Mappings { keys, others, getter } => {
                 mapping_values(&row, keys, *others, getter)
@@ -281,7 +288,8 @@ pub(crate) fn detect_shape(
     let Some(first) = ahead.front() else {
         // The shape does not matter, because there are no rows.
         let names = columns.unwrap_or_default();
-        return Ok((RowShape::Sequences { count: names.len(), fields: None }, names));
+        let count = names.len();
+        return Ok((RowShape::Sequences { count, fields: None, places: None }, names));
     };
     if let Some(error) = table_as_row_error(first)? {
         return Err(to_exception(py, &error));
@@ -324,8 +332,12 @@ pub(crate) fn detect_shape(
     }
     let fields = fields_of_tuple(first)?;
     let checked = fields.clone().map(|fields| CheckedClass::of(first, fields));
+    let places = columns.as_ref().zip(fields.as_ref()).and_then(|(columns, fields)| {
+        let place = |name: &String| fields.iter().position(|field| field == name);
+        columns.iter().map(place).collect::<Option<Vec<_>>>()
+    });
     let names = match columns {
-        Some(columns) if columns.len() == values => columns,
+        Some(columns) if columns.len() == values || places.is_some() => columns,
         Some(columns) => {
             let message = format!(
                 "the first row has {}, but `--columns` names {}",
@@ -336,7 +348,7 @@ pub(crate) fn detect_shape(
         }
         None => fields.unwrap_or_else(|| (1..=values).map(|nth| format!("value {nth}")).collect()),
     };
-    Ok((RowShape::Sequences { count: values, fields: checked }, names))
+    Ok((RowShape::Sequences { count: values, fields: checked, places }, names))
 }
 
 /// Returns whether a row is a mapping. A dataclass or named tuple may have a field `keys`.

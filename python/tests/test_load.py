@@ -69,6 +69,19 @@ def test_the_argument_columns_selects_keys_and_names_values(db, dsn):
     assert rows(db) == [(1, "x", 7), (2, "y", 7), (3, None, 7)]
 
 
+def test_the_argument_columns_chooses_named_values_by_name(db, dsn):
+    db.execute("create table t (a int, b text, c int default 7)")
+    pgspate.load([Named("x", 1), Named("y", 2)], "t", columns=["a", "b"], to=dsn)
+    pgspate.load([Named("z", 3)], "t", columns=["a"], to=dsn)
+    # Other names rename the values in their order.
+    pgspate.load([Named(4, 5)], "t", columns=["a", "c"], to=dsn)
+    assert rows(db) == [(1, "x", 7), (2, "y", 7), (3, None, 7), (4, None, 5)]
+    with pytest.raises(pgspate.ConversionError, match="has other fields"):
+        pgspate.load([Named("x", 1), (2, "y")], "t", columns=["a", "b"], to=dsn)
+    with pytest.raises(pgspate.UsageError, match="has 2 values, but `columns=` names 3"):
+        pgspate.load([Named("x", 1)], "t", columns=["a", "b", "c"], to=dsn)
+
+
 def test_column_names_may_have_commas(db, dsn):
     db.execute('create table t ("a,b" int, c int)')
     pgspate.load([(1, 2)], "t", columns=["a,b", "c"], to=dsn)

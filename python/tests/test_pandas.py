@@ -62,10 +62,35 @@ def test_an_index_with_a_name_is_loaded_as_a_column(db, dsn, way, kind):
 
 @pytest.mark.parametrize("index", [None, [3, 4], ["p", "q"], pandas.RangeIndex(3, 5),
                                    pandas.MultiIndex.from_tuples([(1, 2), (3, 4)])])
+@pytest.mark.filterwarnings("ignore:the index has no name")
 def test_an_index_without_a_name_is_left_out(db, dsn, way, index):
     db.execute("create table t (id int default 7, v text)")
     pgspate.load(pandas.DataFrame({"v": ["x", "y"]}, index=index), "t", to=dsn)
     assert stored(db) == [(7, "x"), (7, "y")]
+
+
+def test_the_argument_columns_chooses_columns_by_name(db, dsn, way):
+    db.execute("create table t (a text, b text)")
+    frame = pandas.DataFrame({"b": ["B"], "x": [1], "a": ["A"]})
+    report = pgspate.load(frame, "t", columns=["a", "b"], to=dsn)
+    assert stored(db) == [("A", "B")] and report.warnings == []
+    pgspate.load(frame, "made", columns=["a", "x"], create=True, to=dsn)
+    assert stored(db, "select * from made") == [("A", 1)]
+    assert pgspate.sync(frame, "t", columns=["a", "b"], key="a", scope="all", to=dsn).unchanged == 1
+    # Other names rename the columns in their order.
+    renamed = frame[["b", "a"]].rename(columns={"b": "z"})
+    assert pgspate.load(renamed, "t", columns=["a", "b"], to=dsn).warnings
+    assert stored(db)[-1] == ("B", "A")
+    with pytest.raises(pgspate.UsageError, match="has 3 fields, but `columns=` names 2"):
+        pgspate.load(frame, "t", columns=["a", "y"], to=dsn)
+
+
+def test_an_index_of_data_without_a_name_is_left_out_with_a_warning(db, dsn, way):
+    days = pandas.date_range("2024-01-01", periods=2)
+    frame = pandas.DataFrame({"v": ["x", "y"]}, index=days)
+    with pytest.warns(UserWarning, match="the index has no name"):
+        pgspate.load(frame, "t", create=True, to=dsn)
+    assert stored(db) == [("x",), ("y",)]
 
 
 def test_the_argument_index_decides(db, dsn, way):

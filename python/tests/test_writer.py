@@ -126,6 +126,8 @@ def test_records_are_dicts_dataclasses_and_tuples(users, dsn):
     with pgspate.Writer("users", to=dsn, returning=["name", "age"]) as writer:
         assert writer.insert(User("Ann", 1)) == {"name": "Ann", "age": 1}
         assert writer.insert(Named(2, "Bob")) == {"name": "Bob", "age": 2}
+        bob = writer.insert(Named(2, "Bob"), columns=["name", "age"])
+        assert bob == {"name": "Bob", "age": 2}
         assert writer.insert(("Cid", 3), columns=["name", "age"]) == {"name": "Cid", "age": 3}
         with pytest.raises(pgspate.UsageError, match="does not name its columns"):
             writer.insert(("Dee", 4))

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use arrow_array::{ArrayRef, Decimal128Array, Int32Array, RecordBatch, TimestampMicrosecondArray};
+use arrow_array::{
+    ArrayRef, Decimal128Array, Int32Array, RecordBatch, StringArray, TimestampMicrosecondArray,
+};
 
 use crate::support::LoadCase;
 
@@ -109,4 +111,21 @@ fn exchanged_names_of_parquet_columns_are_a_change() {
     put_parquet(&case, "land/1.parquet", columns(["a", "b"]));
     case.load("land --table t --quiet").success();
     assert_eq!(case.rows("t").len(), 3);
+}
+
+/// The fields of Parquet and Arrow have names, as the columns of a data frame have.
+#[test]
+fn columns_of_parquet_are_chosen_by_name() {
+    let case = LoadCase::new("create table t (id text, name text, note text)");
+    let text = |value: &str| -> ArrayRef { Arc::new(StringArray::from(vec![value])) };
+    put_parquet(&case, "t.parquet", [("id", text("1")), ("name", text("x")), ("n", text("7"))]);
+    for columns in ["name,id", "id,name"] {
+        case.load(&format!("t.parquet --table t --columns {columns} --restart")).success();
+    }
+    case.load("t.parquet --table made --create --columns n,id").success();
+    assert_eq!(case.rows("t"), ["(1,x,)", "(1,x,)"]);
+    assert_eq!(case.rows("made"), ["(7,1)"]);
+    // Other names rename the fields in their order.
+    case.load("t.parquet --table t --columns note,name,id --restart").success();
+    assert_eq!(case.rows("t"), ["(1,x,)", "(1,x,)", "(7,x,1)"]);
 }

@@ -200,6 +200,10 @@ fn a_file_is_not_skipped_if_its_dates_are_read_otherwise() {
     case.load("t.csv --table t --quiet --date-format %d.%m.%Y").success();
     case.load("t.csv --table t --quiet --date-format %d.%m.%Y").success();
     let said = case.refusal("t.csv --table t --date-format %m.%d.%Y");
-    assert!(said.contains("with other options"), "{said}");
+    let changed = "date-format was \"%d.%m.%Y\" and is \"%m.%d.%Y\"";
+    assert!(said.contains("with other options") && said.contains(changed), "{said}");
+    let said = case.refusal("t.csv --table t --date-format day=%d.%m.%Y");
+    let changed = "date-format was \"%d.%m.%Y\" and is \"day=%d.%m.%Y\"";
+    assert!(said.contains(changed), "{said}");
     assert_eq!(case.rows("t"), ["(1,2024-02-01,,)"]);
 }

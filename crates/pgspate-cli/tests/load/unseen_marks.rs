@@ -1,4 +1,5 @@
-//! Quotes and `\N` that first occur after the sample from which the dialect is guessed.
+//! Quotes, `\N` and backslashes whose meaning the sample from which the dialect is guessed does not
+//! show.
 
 use insta::assert_snapshot;
 
@@ -64,6 +65,50 @@ fn a_late_null_is_refused() {
     case.put("u.csv", format!("0,\n{}", lines_with(',', &["7,\\N"])));
     case.load("u.csv --table t").success();
     assert_eq!(case.value("select count(*) from t where word = '\\N'"), "1");
+}
+
+/// COPY's text format has tabs and no header, as tsv may have, and it escapes line ends, tabs and
+/// backslashes.
+#[test]
+fn a_backslash_that_may_be_an_escape_of_copy_text_is_refused() {
+    let case = LoadCase::new(
+        "create table w (id int, v text); \
+         insert into w values (1, 'plain'), (2, E'two\nlines'), (3, 'C:\\temp\\new'), (4, ''); \
+         create table t (like w)",
+    );
+    let exported = "1\tplain\n2\ttwo\\nlines\n3\tC:\\\\temp\\\\new\n4\t\n";
+    for name in ["w.txt", "w.tsv", "w.dump"] {
+        case.put(name, exported);
+        let said = case.load(&format!("{name} --table t --quiet")).refusal();
+        assert!(said.contains("a backslash") && said.contains("line 2"), "{said}");
+        assert!(said.contains("`--format text`") && said.contains("`--format tsv`"), "{said}");
+    }
+    case.put("late.tsv", lines_with('\t', &["7\ttwo\\nlines"]));
+    assert_snapshot!(case.load("late.tsv --table t --quiet").refusal(), @r#"
+    error: could not load "late.tsv" into public.t
+      caused by: a field has a backslash, which may begin an escape of COPY text
+      at: late.tsv, line 40001, byte 428890, column "v"
+
+    hint: Load with `--format text` if COPY or psql's \copy wrote the file, or with
+          … `--format tsv` if backslashes are part of the fields.
+    "#);
+    case.load("w.tsv --table t --format text").success();
+    let differing = "select count(*) from (table w except table t) d";
+    assert_eq!(case.value(differing), "0");
+    case.load("w.txt --table t --format tsv").success();
+    assert_eq!(
+        case.value("select v from t where v like 'two%' and v not like E'%\n%'"),
+        r"two\nlines"
+    );
+    // A header, or a backslash that COPY does not write, shows that it is tsv.
+    for (name, text) in [("h.tsv", "id\tv\n7\ta\\nb\n"), ("p.tsv", "8\tC:\\Users\n9\ta\\nb\n")] {
+        case.put(name, text);
+        case.load(&format!("{name} --table t")).success();
+    }
+    assert_eq!(
+        case.value(r"select string_agg(id::text, ' ' order by id) from t where v = 'a\nb'"),
+        "7 9"
+    );
 }
 
 /// The first file decides whether quotes enclose fields. Another file may have other quotes.

@@ -98,6 +98,8 @@ pub struct UnseenMarks {
     pub unescaped_quote: bool,
     /// The unquoted field `\N`.
     pub null: bool,
+    /// A backslash, where the input may be COPY text: it may begin an escape or be text.
+    pub backslash: bool,
 }
 
 /// The options that the user gave. They override guesses.

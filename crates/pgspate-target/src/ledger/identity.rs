@@ -74,6 +74,25 @@ pub enum EmptyTable {
 /// Options that decide values of rows. Without such an option, rows have other values.
 const VALUE_OPTIONS: [&str; 3] = ["set", "file-name-column", "date-format"];
 
+/// Returns the value of an option in words.
+fn describe_option(value: &Value) -> String {
+    match value {
+        Value::Null => "not given".to_owned(),
+        Value::String(text) => format!("\"{text}\""),
+        // Pairs of a column, or null for all columns, and what it gets.
+        Value::Array(pairs) => {
+            let describe = |pair: &Value| match (&pair[0], &pair[1]) {
+                (Value::String(column), Value::String(text)) => format!("\"{column}={text}\""),
+                (Value::String(column), Value::Null) => format!("\"{column}\" NULL"),
+                (Value::Null, Value::String(text)) => format!("\"{text}\""),
+                _ => pair.to_string(),
+            };
+            pairs.iter().map(describe).collect::<Vec<_>>().join(", ")
+        }
+        other => other.to_string(),
+    }
+}
+
 impl JobIdentity {
     /// Returns the key, which does not depend on the state of the sources.
     pub fn key(&self) -> String {
@@ -161,10 +180,6 @@ impl JobIdentity {
     /// null. Any other option is compared only if both the job and this load have it.
     fn option_changes(&self, recorded: &str, with_guessed: bool) -> Vec<String> {
         let before: Map<String, Value> = serde_json::from_str(recorded).unwrap_or_default();
-        let describe = |value: &Value| match value {
-            Value::String(text) => format!("\"{text}\""),
-            other => other.to_string(),
-        };
         let none = Value::Null;
         let values = VALUE_OPTIONS.map(|name| {
             let was = before.get(name).unwrap_or(&none);
@@ -177,7 +192,9 @@ impl JobIdentity {
             common.filter_map(|(name, was)| Some((name.as_str(), was, self.options.get(name)?)));
         let changed = pairs.chain(values).filter(|(_, was, is)| was != is);
         changed
-            .map(|(name, was, is)| format!("{name} was {} and is {}", describe(was), describe(is)))
+            .map(|(name, was, is)| {
+                format!("{name} was {} and is {}", describe_option(was), describe_option(is))
+            })
             .collect()
     }
 

@@ -50,8 +50,8 @@ pub struct AddedColumn {
     pub ty: String,
 }
 
-/// Refuses `serial` and its kin: the rows before would get numbers, too, and the column would be
-/// added without its sequence.
+/// Refuses `serial`, `smallserial` and `bigserial`: the rows before would get numbers, too, and the
+/// column would be added without its sequence.
 fn check_has_no_sequence(column: &AddedColumn, described: &TargetColumn) -> Result<()> {
     let default = described.default.as_deref().unwrap_or_default();
     if !(described.not_null && default.starts_with("nextval(")) {

@@ -92,8 +92,12 @@ pub(super) fn plan_columns(
     request: &RowRequest,
 ) -> Result<Vec<PlannedColumn>> {
     let names = target_names(table, input, request)?;
+    let chosen = request.columns.as_ref().filter(|_| columns_are_fields(input, request));
     let mut planned = Vec::with_capacity(names.len());
     for (field, name) in names.iter().enumerate() {
+        if chosen.is_some_and(|chosen| !chosen.contains(name)) {
+            continue;
+        }
         let is_exact = table.columns.iter().any(|column| column.name == truncate_ident(name));
         let mut others = names.iter().filter(|other| !is_exact && *other != name);
         let other = others.find(|other| is_alike(other, name));
@@ -175,13 +179,26 @@ fn find_forced_column<'a>(
     })
 }
 
+/// Returns whether `--columns` chooses fields of an input with a schema by their names.
+fn columns_are_fields(input: &InputFacts, request: &RowRequest) -> bool {
+    let (Some(columns), Some(names)) = (&request.columns, &input.names) else { return false };
+    input.types.is_some() && are_fields(columns, names)
+}
+
+/// Returns whether each of the columns of `--columns` is the name of one field. The fields of an
+/// input with a schema go by their names then, and by their order otherwise.
+pub(crate) fn are_fields(columns: &[String], names: &[String]) -> bool {
+    columns.iter().all(|column| names.iter().filter(|name| *name == column).count() == 1)
+}
+
 /// Returns the column name for each field, in the order of the fields.
 fn target_names(
     table: &TargetTable,
     input: &InputFacts,
     request: &RowRequest,
 ) -> Result<Vec<String>> {
-    if let Some(columns) = &request.columns {
+    let by_position = request.columns.as_ref().filter(|_| !columns_are_fields(input, request));
+    if let Some(columns) = by_position {
         let fields = input.types.as_ref().map_or(columns.len(), Vec::len);
         if fields != columns.len() {
             let message = format!(
@@ -189,7 +206,9 @@ fn target_names(
                 counted(fields as u64, "field"),
                 counted(columns.len() as u64, "column")
             );
-            return Err(Error::new(ErrorKind::Usage, message));
+            let hint = "If all of them are names of fields, the other fields are not loaded.";
+            return Err(Error::new(ErrorKind::Usage, message)
+                .hint_if(input.types.is_some().then_some(hint)));
         }
         return Ok(columns.clone());
     }

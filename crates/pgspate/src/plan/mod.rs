@@ -20,6 +20,7 @@ use arrow_schema::Field;
 
 pub(crate) use atomic::check_replaceable;
 pub use atomic::{AtomicMethod, AtomicPlan, ReplaceMode};
+pub(crate) use columns::are_fields;
 pub use columns::{ColumnRoute, OmittedColumn, PlannedColumn, match_fields};
 pub use constants::ConstantTexts;
 pub(crate) use constants::{check_encoding, constant_names};

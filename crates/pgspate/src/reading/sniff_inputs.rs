@@ -17,7 +17,7 @@ use crate::format::memory::ProgramBatches;
 use crate::format::parquet::ParquetFile;
 use crate::format::sniff::{Format, SniffedFormat, sniff};
 use crate::format::{RowForm, infer};
-use crate::plan::constant_names;
+use crate::plan::{are_fields, constant_names};
 use crate::source::Input;
 use crate::{Error, ErrorKind, Result};
 use pgspate_base::{is_alike, truncate_ident};
@@ -62,13 +62,14 @@ impl SniffedInputs {
         let origin = BatchOrigin::Program(Arc::clone(batches));
         let shape = RecordShape::Columns { schema, origin };
         let names_warning = warn_of_other_order(&shape, options);
+        let header_overridden = renames_fields(&shape, options);
         SniffedInputs {
             inputs,
             sniffed,
-            inferred: new_columns(batches.types(), false, options),
+            inferred: new_columns(batches.types(), &shape, options),
             snake_case: options.rows.snake_case,
             shape,
-            header_overridden: options.rows.columns.is_some(),
+            header_overridden,
             makes_columns: false,
             header_line: Vec::new(),
             skipped: None,
@@ -129,15 +130,15 @@ impl InputSample<'_> {
         let names_warning = header_warning.or_else(|| warn_of_other_order(&shape, options));
         let folders_warning =
             warn_of_partition_folders(inputs, &shape, self.table_columns, options);
-        let has_keys =
-            !columns.is_empty() && matches!(shape, RecordShape::Keyed { keys: Some(_), .. });
+        let inferred = new_columns(columns, &shape, options);
+        let header_overridden = renames_fields(&shape, options);
         let is_tsv = sniffed.format == Format::Tsv;
         Ok(SniffedInputs {
             inputs: Arc::clone(inputs),
             sniffed,
             shape,
-            inferred: new_columns(columns, has_keys, options),
-            header_overridden: options.rows.columns.is_some(),
+            inferred,
+            header_overridden,
             snake_case: options.rows.snake_case,
             makes_columns: self.makes_columns(),
             header_line,
@@ -291,6 +292,9 @@ fn warn_of_other_order(shape: &RecordShape, options: &ReadingOptions) -> Option<
     if matches!(shape, RecordShape::Keyed { .. }) {
         return None;
     }
+    if !renames_fields(shape, options) {
+        return None;
+    }
     let (names, columns) = (shape.names()?, options.rows.columns.as_ref()?);
     let is_misplaced = |(name, column): &(&String, &String)| {
         !is_alike(name, column) && columns.iter().any(|other| is_alike(other, name))
@@ -302,14 +306,22 @@ fn warn_of_other_order(shape: &RecordShape, options: &ReadingOptions) -> Option<
     ))
 }
 
+/// Returns whether `--columns` gives the fields other names. Of records with a schema it may choose
+/// fields by their names.
+fn renames_fields(shape: &RecordShape, options: &ReadingOptions) -> bool {
+    let Some(columns) = &options.rows.columns else { return false };
+    let has_schema = matches!(shape, RecordShape::Columns { .. }) && !options.rows.snake_case;
+    !(has_schema && shape.names().is_some_and(|names| are_fields(columns, &names)))
+}
+
 /// Returns the columns of a new table: the inferred columns under the user's names, and as text the
 /// columns that the input lacks. Names are as the server keeps them.
 fn new_columns(
     inferred: Vec<(String, String)>,
-    has_keys: bool,
+    shape: &RecordShape,
     options: &ReadingOptions,
 ) -> Vec<(String, String)> {
-    let mut columns = with_user_names(inferred, has_keys, options);
+    let mut columns = with_user_names(inferred, shape, options);
     columns.iter_mut().for_each(|(name, _)| *name = truncate_ident(name).to_owned());
     for name in constant_names(&options.rows).map(truncate_ident) {
         if !columns.iter().any(|(column, _)| column == name) {
@@ -320,15 +332,20 @@ fn new_columns(
 }
 
 /// Gives inferred columns the names of `--columns`, or else names in snake case if the options ask
-/// for it. If records have keys, `--columns` names keys; those that the sample lacks are text. A
-/// wrong number of names is found by the plan.
+/// for it. If records have keys, `--columns` names keys; those that the sample lacks are text. It
+/// may name the fields of a schema, too. A wrong number of names is found by the plan.
 fn with_user_names(
     mut columns: Vec<(String, String)>,
-    has_keys: bool,
+    shape: &RecordShape,
     options: &ReadingOptions,
 ) -> Vec<(String, String)> {
+    let chooses_fields = match shape {
+        RecordShape::Keyed { keys, .. } => keys.is_some() && !columns.is_empty(),
+        RecordShape::Columns { .. } => !renames_fields(shape, options),
+        RecordShape::Delimited { .. } => false,
+    };
     match &options.rows.columns {
-        Some(names) if has_keys => {
+        Some(names) if chooses_fields => {
             let type_of = |name: &String| columns.iter().find(|(key, _)| key == name);
             let column = |name| type_of(name).cloned().unwrap_or((name.clone(), "text".to_owned()));
             return names.iter().map(column).collect();

@@ -1,8 +1,9 @@
-//! Refuses quotes and `\N` whose meaning the sample does not show.
+//! Refuses quotes, `\N` and backslashes whose meaning the sample does not show.
 //!
 //! In tsv a quote may enclose fields or be part of them, and `\N` may stand for NULL or be text. A
-//! backslash before a quote may be an escape. Files differ, and a wrong guess would join rows or
-//! store other values. So such a record is refused.
+//! backslash before a quote may be an escape. Lines without a header may be COPY text, in which each
+//! backslash begins an escape. Files differ, and a wrong guess would join rows or store other
+//! values. So such a record is refused.
 
 use super::Dialect;
 use super::row::IndexedRecord;
@@ -14,6 +15,7 @@ impl UnseenMarks {
         let has_quote = || quote.is_some_and(|quote| memchr::memchr(quote, bytes).is_some());
         (self.quote || self.misplaced_quote || self.unescaped_quote) && has_quote()
             || self.null && memchr::memmem::find(bytes, b"\\N").is_some()
+            || self.backslash && has_escape(bytes)
     }
 }
 
@@ -23,6 +25,7 @@ pub(super) enum FoundMark {
     MisplacedQuote,
     UnescapedQuote,
     Null,
+    Backslash,
 }
 
 impl FoundMark {
@@ -63,6 +66,12 @@ impl FoundMark {
                  text and an empty field stands for NULL."
                     .to_owned(),
             ),
+            FoundMark::Backslash => (
+                "a field has a backslash, which may begin an escape of COPY text".to_owned(),
+                "Load with `--format text` if COPY or psql's \\copy wrote the file, or with \
+                 `--format tsv` if backslashes are part of the fields."
+                    .to_owned(),
+            ),
         }
     }
 }
@@ -83,9 +92,15 @@ impl IndexedRecord<'_> {
                 Some((index, FoundMark::MisplacedQuote))
             }
             (b"\\N", false) if unseen.null => Some((index, FoundMark::Null)),
+            (raw, _) if unseen.backslash && has_escape(raw) => Some((index, FoundMark::Backslash)),
             _ => None,
         })
     }
+}
+
+/// Returns whether a backslash is in `bytes`, other than in `\N`.
+fn has_escape(bytes: &[u8]) -> bool {
+    memchr::memchr_iter(b'\\', bytes).any(|at| bytes.get(at + 1) != Some(&b'N'))
 }
 
 /// Returns whether a field begins with a quote, and ends with the quote that closes this one.

@@ -91,6 +91,12 @@ pub(super) fn sniff_dialect(
         sniffed.quote = None;
         sniffed.evidence.push("format text: tabs, \\N and no header".to_string());
     }
+    sniffed.unseen.backslash = given.format.is_none()
+        && sniffed.format == Format::Tsv
+        && sniffed.delimiter == b'\t'
+        && !sniffed.header
+        && !matches!(given.quote, Some(Some(_)))
+        && is_copy_text(body);
     if sniffed.format == Format::Text { DelimiterEvidence::Certain } else { evidence }
 }
 
