@@ -63,6 +63,8 @@ class Command(Generic[R_co]):
         total_rows = None
         if self.classify is not None:
             data_options = {name: rest.pop(name) for name in ("index",) if name in rest}
+            if rest.get("columns") is not None:
+                data_options["columns"] = rest["columns"]
             classified, columns = self.classify(data, **data_options)
             data_arguments = (classified,)
             if columns is not None and rest.get("columns") is None:

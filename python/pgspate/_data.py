@@ -6,11 +6,14 @@ import io
 import os
 import re
 from collections.abc import AsyncIterable, Iterable, Mapping
-from typing import Any, Protocol, Union
+from typing import TYPE_CHECKING, Any, Protocol, Union
 
 from . import _pgspate
 from ._errors import ConversionError, UsageError
 from ._row_queue import RowQueue
+
+if TYPE_CHECKING:
+    from ._options import Names
 
 
 class ArrowStream(Protocol):
@@ -48,13 +51,14 @@ _LOSSY_TYPES = {"uhugeint", "time with time zone", "bit", "bignum", "varint"}
 
 
 def classify_data(
-    data: Data, *, index: bool | None = None
+    data: Data, *, index: bool | None = None, columns: Names | None = None
 ) -> tuple[tuple[str, Any, str], list[str] | None]:
     """Finds out the kind of the data of a load or a sync.
 
     Args:
         data: The data.
         index: Whether the index of a data frame of pandas is loaded.
+        columns: The columns that the caller names. They may choose columns of a data frame.
 
     Returns:
         The engine's view of the data: kind, data, and name for messages; and the column names, for
@@ -64,7 +68,7 @@ def classify_data(
     if _is_in_memory_class("pandas", data):
         from ._frame import frame_data
 
-        return frame_data(data, index, name)
+        return frame_data(data, index, columns, name)
     if index is not None:
         hint = "Leave `index=` out: only a data frame of pandas has an index."
         raise UsageError(f"an object of class {name} has no index", hint=hint)

@@ -14,10 +14,13 @@ import datetime as dt
 import warnings
 from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ._errors import ConversionError, UsageError
 from ._json import encode
+
+if TYPE_CHECKING:
+    from ._options import Names
 
 # Object columns whose values are all of such a kind are converted by pyarrow as they are. The names
 # are those of pandas' `infer_dtype`.
@@ -33,13 +36,15 @@ _ARRAY_DIMENSIONS_MAX = 6
 
 
 def frame_data(
-    frame: Any, index: bool | None, name: str
+    frame: Any, index: bool | None, chosen: Names | None, name: str
 ) -> tuple[tuple[str, Any, str], list[str] | None]:
     """Returns the engine's view of a data frame and the column names, as `classify_data` does.
 
     Args:
         frame: The data frame.
         index: Whether the index is loaded. None loads the levels that have a name.
+        chosen: The columns that the caller names. If all are columns of the frame, only they are
+            loaded; otherwise they are other names.
         name: Name of the data for messages.
     """
     frame = _with_index_columns(frame, index)
@@ -50,6 +55,9 @@ def frame_data(
             raise UsageError(f'the data frame has two columns "{column}"', hint=hint)
     if columns != list(frame.columns):
         frame = frame.set_axis(columns, axis=1)
+    if chosen is not None and not isinstance(chosen, str) and set(chosen) <= set(columns):
+        columns = list(chosen)
+        frame = frame.loc[:, columns]
     frame = _with_plain_values(frame)
     is_plain = [_is_plain(frame.iloc[:, nth], column) for nth, column in enumerate(columns)]
     arrow = _arrow_columns(frame, is_plain)
