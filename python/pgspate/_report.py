@@ -51,7 +51,9 @@ class Report:
         return ""
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._summary()}>"
+        warnings = getattr(self, "warnings", [])
+        warned = f", {counted(len(warnings), 'warning')}" if warnings else ""
+        return f"<{type(self).__name__} {self._summary()}{warned}>"
 
     def _repr_html_(self) -> str:
         return table(self._summary(), report_rows(self._html_values()))

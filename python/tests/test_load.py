@@ -243,6 +243,7 @@ def test_a_header_that_may_be_a_row_is_a_warning(db, dsn, tmp_path):
         "if it is a row, load with `header=False`"
     ]
     assert any(it.startswith("header yes:") for it in report.input)
+    assert repr(report).endswith(", 1 warning>")
     one = tmp_path / "one.csv"
     one.write_text("person,mail\n")
     with pytest.raises(pgspate.FormatError, match="could not tell whether the first line"):
