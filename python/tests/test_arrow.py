@@ -307,7 +307,7 @@ def test_columns_choose_fields_by_name_or_rename_all_of_them(db, dsn, tmp_path):
     assert (report.inserted, report.warnings) == (1, [])
     db.execute("truncate t")
     warning = 'field "id" is loaded into column "name", because `columns=` goes by the order'
-    for given in (data, data.to_reader(), path):
+    for given in (data, data.to_reader()):
         report = pgspate.load(given, "t", columns=["name", "note", "id"], to=dsn)
         assert report.warnings[0].startswith(warning)
     assert db.execute("select distinct * from t").fetchall() == [("y", "1", "x")]
