@@ -312,7 +312,7 @@ fn write_all(
     tables: &mut Vec<Arc<ApplyTable>>,
 ) -> Result<()> {
     loop {
-        let received = match writer.has_batches_in_flight() {
+        let received = match writer.keeps_batches() {
             true => batches.recv_timeout(ANSWER_CHECK_INTERVAL),
             false => batches.recv().map_err(RecvTimeoutError::from),
         };
@@ -342,6 +342,7 @@ fn report_applied(
     confirmed: &ConfirmedPosition,
     tables: &mut Vec<Arc<ApplyTable>>,
 ) {
+    watch.keep_batch();
     if let (Some(reached), true) = (batch.reached, batch.ends_transaction) {
         if let SourcePoint::Log(lsn) = reached {
             confirmed.note(lsn);

@@ -4,10 +4,13 @@
 //! answered. A statement fails if the stream is not where its batch begins. So all statements behind
 //! a failed one fail, too.
 
-use std::sync::Arc;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, OnceLock};
 
+use futures_util::TryStreamExt as _;
 use futures_util::future::{BoxFuture, FutureExt as _, MaybeDone, maybe_done};
 use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Statement};
 
 use super::direct::{RowParameters, can_write_directly, poll_once};
 use super::session::WriterSession;
@@ -16,7 +19,15 @@ use crate::Result;
 use crate::apply::batch::{EncodedTable, EventBatch};
 use crate::apply::route::ApplyTable;
 use crate::apply::write::ApplyCounts;
-use pgspate_target::ledger::{AppliedStream, StreamPosition};
+use pgspate_target::ledger::{AppliedStream, OwnedParameters, StreamPosition};
+
+/// What a commit waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CommitWait {
+    /// Until the server's settings say that the commit is safe: on the disk, or on a standby.
+    Disk,
+    None,
+}
 
 /// What a statement does, in words that follow "could not".
 pub(super) const BATCH_TASK: &str = "apply a batch of events";
@@ -39,25 +50,25 @@ pub(super) fn only_table(
 }
 
 /// The answer to a statement that was sent.
-pub(super) struct PendingAnswer(
-    MaybeDone<BoxFuture<'static, Result<ApplyCounts, tokio_postgres::Error>>>,
-);
+pub(super) struct PendingAnswer {
+    /// What the batch did. Set before the server has said that it is committed.
+    counts: Arc<OnceLock<ApplyCounts>>,
+    end: MaybeDone<BoxFuture<'static, Result<(), tokio_postgres::Error>>>,
+}
 
 impl PendingAnswer {
     /// Returns whether the answer has arrived.
     pub(super) async fn has_arrived(&mut self) -> bool {
-        poll_once(std::pin::Pin::new(&mut self.0)).await;
-        matches!(self.0, MaybeDone::Done(_))
+        poll_once(Pin::new(&mut self.end)).await;
+        matches!(self.end, MaybeDone::Done(_))
     }
 
-    /// Waits for the answer.
-    pub(super) async fn wait(&mut self) {
-        (&mut self.0).await;
-    }
-
-    /// Returns the answer that has arrived.
-    pub(super) fn take(mut self) -> Option<Result<ApplyCounts, tokio_postgres::Error>> {
-        std::pin::Pin::new(&mut self.0).take_output()
+    /// Waits for the answer. Returns the counts, if they have arrived, and whether the batch is
+    /// committed.
+    pub(super) async fn wait(mut self) -> (Option<ApplyCounts>, Result<(), tokio_postgres::Error>) {
+        (&mut self.end).await;
+        let end = Pin::new(&mut self.end).take_output();
+        (self.counts.get().cloned(), end.unwrap_or(Ok(())))
     }
 }
 
@@ -71,8 +82,8 @@ pub(super) async fn send(
     session: &mut WriterSession,
     batch: &EventBatch,
     (facts, encoded): (&ApplyTable, &EncodedTable),
-    stream: &AppliedStream,
-    from: &StreamPosition,
+    (stream, from): (&AppliedStream, &StreamPosition),
+    wait: CommitWait,
 ) -> Result<Option<PendingAnswer>> {
     let Some(mark) = session.definition_mark(facts).await? else { return Ok(None) };
     let statements = ApplyStatements::new(facts, encoded, RowSource::Parameters, false);
@@ -85,19 +96,47 @@ pub(super) async fn send(
     parameters.extend(rows.into_boxes());
     parameters.push(Box::new(facts.table.oid));
     parameters.push(Box::new(mark));
-    parameters.push(Box::new(false));
-    let mut known = ApplyCounts { missing: encoded.missing, ..ApplyCounts::default() };
-    let client = Arc::clone(&session.connection.client);
-    let answer = async move {
-        let values = parameters.iter().map(|it| &**it as &(dyn ToSql + Sync));
-        let row = client.query_one(&statement, &values.collect::<Vec<_>>()).await?;
-        let count = |at: usize| row.get::<_, i64>(at).unsigned_abs();
-        (known.deleted, known.updated, known.inserted) = (count(0), count(1), count(2));
-        known.missing += count(3);
-        Ok(known)
+    parameters.push(Box::new(wait == CommitWait::None));
+    let counts = Arc::new(OnceLock::new());
+    let answer = Answer {
+        client: Arc::clone(&session.connection.client),
+        known_missing: encoded.missing,
+        counts: Arc::clone(&counts),
     };
-    let mut pending = PendingAnswer(maybe_done(answer.boxed()));
+    let end = maybe_done(answer.receive(statement, parameters).boxed());
+    let mut pending = PendingAnswer { counts, end };
     // The first poll sends the statement.
     pending.has_arrived().await;
     Ok(Some(pending))
+}
+
+/// Where the answer to a statement goes.
+struct Answer {
+    client: Arc<Client>,
+    /// Updates of rows that are known to be absent.
+    known_missing: u64,
+    counts: Arc<OnceLock<ApplyCounts>>,
+}
+
+impl Answer {
+    /// Sends the statement, and receives its answer up to the end of its transaction.
+    async fn receive(
+        self,
+        statement: Statement,
+        parameters: OwnedParameters,
+    ) -> Result<(), tokio_postgres::Error> {
+        let values = parameters.iter().map(|it| &**it as &(dyn ToSql + Sync));
+        let mut rows = pin!(self.client.query_raw(&statement, values).await?);
+        while let Some(row) = rows.try_next().await? {
+            let count = |at: usize| row.get::<_, i64>(at).unsigned_abs();
+            let _ = self.counts.set(ApplyCounts {
+                deleted: count(0),
+                updated: count(1),
+                inserted: count(2),
+                missing: count(3) + self.known_missing,
+                ..ApplyCounts::default()
+            });
+        }
+        Ok(())
+    }
 }

@@ -11,7 +11,7 @@ use crate::apply::route::ApplyTable;
 use crate::apply::write::statements;
 use crate::stage::{TEMP_BUFFERS, planner};
 use pgspate_target::connect::Connection;
-use pgspate_target::{COMMITS_WAIT, DEFINITION_MARK_SQL, users_path_sql};
+use pgspate_target::{COMMITS_WAIT, DEFINITION_MARK_SQL, TypedQuery, users_path_sql};
 
 /// Makes the planner look up a few rows by index, whatever the statistics say. Larger batches never
 /// reuse such a plan, as their statements are not kept.
@@ -24,6 +24,11 @@ const PLAN_ONCE: &str = "set plan_cache_mode = force_generic_plan";
 
 /// Gives each statement without a transaction a snapshot that is taken after the statement's locks.
 const READ_COMMITTED: &str = "set default_transaction_isolation = 'read committed'";
+
+/// Asks whether commits wait for the disk of this server, and for nothing else.
+const COMMITS_WAIT_FOR_DISK_ONLY: &str = "\
+select current_setting('synchronous_commit') in ('on', 'local', 'remote_write')
+       and current_setting('synchronous_standby_names') = ''";
 
 /// Makes Citus write the shards of a table one after the other, if the database has foreign keys.
 /// Otherwise a transaction may not write to a distributed table and to a reference table that the
@@ -105,6 +110,9 @@ pub(super) struct WriterSession {
     planning: StatementPlanning,
     /// Whether rows may be sent as parameters of statements.
     pub(super) may_use_parameters: bool,
+    /// Whether a commit may be answered before it is on the disk. Commits that wait for a standby
+    /// always wait.
+    pub(super) may_commit_late: bool,
 }
 
 /// The most prepared statements to keep. A table has about five for each set of columns.
@@ -114,7 +122,7 @@ impl WriterSession {
     /// Connects, and sets up the session.
     pub(super) async fn open(settings: &WriterSettings) -> Result<WriterSession> {
         let connection = settings.dsn.connect("pgspate apply").await?;
-        let session = WriterSession {
+        let mut session = WriterSession {
             connection,
             in_transaction: false,
             stages: HashMap::new(),
@@ -124,6 +132,7 @@ impl WriterSession {
             lock_timeout: settings.limits.lock_timeout_millis(),
             planning: StatementPlanning::Checked,
             may_use_parameters: true,
+            may_commit_late: false,
         };
         let sql = format!(
             "{}; {}; set temp_buffers = '{TEMP_BUFFERS}'; {}; {PLAN_ONCE}; \
@@ -135,6 +144,9 @@ impl WriterSession {
         // The source discards events that are reported as applied. So commits must reach the disk.
         session.run(&sql, "set up the session").await?;
         session.run(WRITE_SHARDS_IN_TURN, "set up the session").await?;
+        let row = session.connection.client.fetch_one(COMMITS_WAIT_FOR_DISK_ONLY, &[]).await;
+        let failed = |error| session.connection.explain("could not set up the session", error);
+        session.may_commit_late = row.map_err(failed)?.get(0);
         Ok(session)
     }
 
