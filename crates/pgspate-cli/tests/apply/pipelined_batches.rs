@@ -166,9 +166,11 @@ fn a_crash_of_the_target_loses_and_doubles_no_batch() {
     let case = LoadCase::new(CRASH_TABLE);
     let run = |args: &[&str]| {
         let mut command = case.command(&["apply", "--to", &dsn, "--quiet", "--json"]);
-        finish(spawn(command.args(args).arg(source.slot())))
+        let run = finish(spawn(command.args(args).arg(source.slot())));
+        assert_eq!(run.status, Some(0), "{}", run.stderr);
+        serde_json::from_str::<serde_json::Value>(&run.stdout).unwrap()
     };
-    run(&["--create-slot"]).success();
+    run(&["--create-slot"]);
     let mut events = u64::from(CRASH_ROWS) + 1;
     for kills_run in [false, true] {
         let (runtime, holder) = session(&dsn);
@@ -184,16 +186,17 @@ fn a_crash_of_the_target_loses_and_doubles_no_batch() {
         } else {
             wait_until("all rows are there", || rows_of(&dsn) == source.rows("t"));
             crate::slot_faults::interrupt(&child);
-            finish(child).success();
+            // Status 1: the counts of the batch that the crash has cut off may be missing.
+            let run = finish(child);
+            assert!(matches!(run.status, Some(0 | 1)), "{}", run.stderr);
         }
         wait_until("the target is back", || try_ask(&dsn, "select 1").is_ok());
-        run(&[]).success();
+        run(&[]);
         assert_eq!(rows_of(&dsn), source.rows("t"));
-        let report: serde_json::Value = serde_json::from_str(&run(&[]).stdout).unwrap();
-        assert_eq!(report["events"], 0);
+        assert_eq!(run(&[])["events"], 0);
         assert_eq!(ask(&dsn, "select ordinal from pgspate.stream"), events.to_string());
         source.run("delete from t where id > 0;\nupdate t set v = 0");
-        run(&[]).success();
+        run(&[]);
         events += 2 * (u64::from(CRASH_ROWS) + 1);
     }
 }

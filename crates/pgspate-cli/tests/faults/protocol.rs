@@ -176,8 +176,8 @@ pub(crate) struct CommitDetector {
 
 impl CommitDetector {
     /// Returns whether the server commits when it receives the message. Such a message is a simple
-    /// query with the word `commit`, or binds a prepared statement with this word, or one that
-    /// writes a batch of `apply` and is a transaction of its own.
+    /// query with the word `commit`, or binds a prepared statement with this word. A statement that
+    /// writes a batch of `apply` commits, too, as it is a transaction of its own.
     pub(crate) fn is_commit(&mut self, message: &WireMessage) -> bool {
         let body = message.body();
         let name_end = |bytes: &[u8]| bytes.iter().position(|&byte| byte == 0);

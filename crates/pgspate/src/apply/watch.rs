@@ -22,8 +22,7 @@ pub struct ApplyWatch {
     batches_done: AtomicU64,
     /// The number of batches that the writer has finished, or of which only one statement is left.
     batches_nearly_done: AtomicU64,
-    /// The number of batches that the writer has finished for good: a crash of the server loses
-    /// none of them.
+    /// The number of finished batches that a crash of the server cannot undo any more.
     batches_kept: AtomicU64,
     pub(crate) events: AtomicU64,
     pub(crate) bytes: AtomicU64,

@@ -27,7 +27,7 @@ const IN_FLIGHT_MAX: usize = 16;
 /// Once there are as many, the writer waits until no more than these are left. So client and server
 /// wake each other less often.
 const IN_FLIGHT_LEFT: usize = 8;
-/// Of so many commits in a row, one waits for the disk.
+/// How many commits in a row there are for each that waits for the disk.
 const COMMITS_PER_WAIT: usize = 64;
 /// A commit waits for the disk if the last one that did was sent so long ago.
 const WAIT_INTERVAL: Duration = Duration::from_millis(100);
@@ -94,6 +94,12 @@ impl BatchPipeline {
     fn kept(&self) -> impl DoubleEndedIterator<Item = &EventBatch> {
         let committed = self.committed.iter().map(|it| &it.batch);
         committed.chain(self.sent.iter().map(|it| &it.batch))
+    }
+
+    /// Lets the next batches be applied one by one.
+    fn note_failure(&mut self) {
+        self.pause = 1 << self.failures.min(PAUSE_DOUBLINGS_MAX);
+        self.failures += 1;
     }
 
     /// Returns whether the commit of the next statement waits for the disk. A lone batch waits, so
@@ -166,8 +172,12 @@ impl BatchWriter {
     fn send_waiting(&mut self, watch: &ApplyWatch) -> Result<()> {
         let runtime = self.runtime.clone();
         while let Some(mut batch) = self.pipeline.waiting.pop_front() {
-            // A statement that cannot be sent need not be explained: the other way is tried.
-            if let Ok(Some((answer, wait))) = runtime.block_on(self.try_to_send(&batch)) {
+            let sent = runtime.block_on(self.try_to_send(&batch)).unwrap_or_else(|_| {
+                // The error need not be reported: the batch is applied alone.
+                self.pipeline.note_failure();
+                None
+            });
+            if let Some((answer, wait)) = sent {
                 self.pipeline.sent.push_back(SentBatch { batch, answer, wait });
                 if self.pipeline.sent.len() >= IN_FLIGHT_MAX {
                     while self.pipeline.sent.len() > IN_FLIGHT_LEFT {
@@ -280,8 +290,7 @@ impl BatchWriter {
             let (counts, _) = self.runtime.block_on(answer.wait());
             answered.push(AnsweredBatch { batch, counts });
         }
-        self.pipeline.pause = 1 << self.pipeline.failures.min(PAUSE_DOUBLINGS_MAX);
-        self.pipeline.failures += 1;
+        self.pipeline.note_failure();
         let Some(session) = &mut self.session else {
             return Err(Error::new(ErrorKind::Bug, "batches were sent without a session"));
         };

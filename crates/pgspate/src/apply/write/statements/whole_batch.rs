@@ -32,10 +32,12 @@ struct RowWrite {
 }
 
 impl ApplyStatements<'_> {
-    /// Returns the statement that writes all rows of a batch and advances the stream. The server
-    /// refuses it as a division by zero if the stream is elsewhere, if the table was altered, if
-    /// keys of the table are dropped, or if another session changes a row meanwhile. Its row has
-    /// the numbers of deleted, updated, inserted and missing rows.
+    /// Returns the statement that writes all rows of a batch and advances the stream. Its row has the
+    /// numbers of deleted, updated, inserted and missing rows.
+    ///
+    /// The server refuses the statement as a division by zero if the stream is elsewhere or if the
+    /// table was altered. It does so, too, if keys of the table are dropped, or if another session
+    /// changes a row meanwhile.
     pub(crate) fn whole_batch(&self, encoded: &EncodedTable) -> String {
         let all =
             [self.delete_found(encoded), self.update_found(encoded), self.insert_missing(encoded)];
