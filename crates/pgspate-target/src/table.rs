@@ -220,8 +220,8 @@ concat_ws(' ', c.xmin,
     (select count(*) from pg_inherits h where h.inhparent = c.oid) end,
   c.relrowsecurity and row_security_active(c.oid))";
 
-/// A query for the mark of a table, by which [`is_unaltered_sql`] knows its definition again. Has no
-/// row if the table was altered since it was read. Its parameters are those of
+/// A query for the mark of a table, by which [`is_unaltered_sql`] knows its definition again. Has
+/// no row if the table was altered since it was read. Its parameters are those of
 /// [`KnownDefinitions`].
 pub static DEFINITION_MARK_SQL: LazyLock<String> = LazyLock::new(|| {
     let altered = altered_tables_sql("");

@@ -374,8 +374,8 @@ impl ApplyTable {
         !self.unique_indexes.is_empty() && self.has_key() && has_row_addresses
     }
 
-    /// Checks whether one statement may write a batch. The table must be a plain table of this server
-    /// that survives a crash. No statement may have effects beyond the table's rows.
+    /// Checks whether one statement may write a batch. The table must be a plain table of this
+    /// server that survives a crash. No statement may have effects beyond the table's rows.
     pub(crate) fn may_write_by_one_statement(&self) -> bool {
         let table = &self.table;
         (table.kind == 'r' && table.storage == TableStorage::Plain && !table.commits_across_nodes)

@@ -1,8 +1,8 @@
 //! Sends a small batch of one table as one statement, which also moves the stream's position.
 //!
 //! The statement is a transaction of its own. So the next statement may be sent before this one is
-//! answered. A statement fails if the stream is not where its batch begins. So all statements behind
-//! a failed one fail, too.
+//! answered. A statement fails if the stream is not where its batch begins. So all statements
+//! behind a failed one fail, too.
 
 use std::pin::{Pin, pin};
 use std::sync::{Arc, OnceLock};
@@ -98,7 +98,7 @@ pub(super) async fn send(
     parameters.push(Box::new(mark));
     parameters.push(Box::new(wait == CommitWait::None));
     let counts = Arc::new(OnceLock::new());
-    let answer = Answer {
+    let answer = BatchAnswer {
         client: Arc::clone(&session.connection.client),
         known_missing: encoded.missing,
         counts: Arc::clone(&counts),
@@ -111,14 +111,14 @@ pub(super) async fn send(
 }
 
 /// Where the answer to a statement goes.
-struct Answer {
+struct BatchAnswer {
     client: Arc<Client>,
     /// Updates of rows that are known to be absent.
     known_missing: u64,
     counts: Arc<OnceLock<ApplyCounts>>,
 }
 
-impl Answer {
+impl BatchAnswer {
     /// Sends the statement, and receives its answer up to the end of its transaction.
     async fn receive(
         self,

@@ -1,8 +1,8 @@
 //! Sends small batches before earlier ones are answered, and lets their commits wait for the disk
 //! together.
 //!
-//! A batch that one statement can write is sent, and kept until its commit is on the disk. All other
-//! batches wait until nothing is in flight. If a statement fails, all statements behind it fail,
+//! A batch that one statement can write is sent, and kept until its commit is on the disk. All
+//! other batches wait until nothing is in flight. If a statement fails, all statements behind it fail,
 //! since the position has not advanced. Then the first batch is written as if it had come alone,
 //! which finds the event at fault, and the others are sent again.
 //!

@@ -32,8 +32,8 @@ struct RowWrite {
 }
 
 impl ApplyStatements<'_> {
-    /// Returns the statement that writes all rows of a batch and advances the stream. Its row has the
-    /// numbers of deleted, updated, inserted and missing rows.
+    /// Returns the statement that writes all rows of a batch and advances the stream. Its row has
+    /// the numbers of deleted, updated, inserted and missing rows.
     ///
     /// The server refuses the statement as a division by zero if the stream is elsewhere or if the
     /// table was altered. It does so, too, if keys of the table are dropped, or if another session
