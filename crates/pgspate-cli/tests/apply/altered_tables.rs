@@ -27,7 +27,7 @@ impl PipedStream<'_> {
         wait_until("the event is applied", || self.case.value(query) == value);
     }
 
-    fn write(&mut self, event: &str) {
+    pub(crate) fn write(&mut self, event: &str) {
         let event = event.replacen('{', "{\"table\":\"t\",", 1);
         writeln!(self.pipe, "{event}").unwrap();
     }

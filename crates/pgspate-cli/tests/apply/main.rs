@@ -22,6 +22,7 @@ mod slot_faults;
 
 mod lock_waits;
 mod omitted_values;
+mod pipelined_batches;
 #[allow(dead_code, reason = "other tests use the rest of this module")]
 #[path = "../faults/plan.rs"]
 mod plan;

@@ -176,7 +176,8 @@ pub(crate) struct CommitDetector {
 
 impl CommitDetector {
     /// Returns whether the server commits when it receives the message. Such a message is a simple
-    /// query with the word `commit`, or binds a prepared statement with this word.
+    /// query with the word `commit`, or binds a prepared statement with this word. A statement that
+    /// writes a batch of `apply` commits, too, as it is a transaction of its own.
     pub(crate) fn is_commit(&mut self, message: &WireMessage) -> bool {
         let body = message.body();
         let name_end = |bytes: &[u8]| bytes.iter().position(|&byte| byte == 0);
@@ -185,7 +186,7 @@ impl CommitDetector {
             b'P' => {
                 let Some(end) = name_end(body) else { return false };
                 self.prepared.retain(|name| name != &body[..end]);
-                if contains_commit(&body[end..]) {
+                if contains_commit(&body[end..]) || is_whole_batch(&body[end + 1..]) {
                     self.prepared.push(body[..end].to_vec());
                 }
                 false
@@ -214,10 +215,16 @@ fn contains_commit(sql: &[u8]) -> bool {
     })
 }
 
+/// Returns whether the SQL is the statement that writes a batch of `apply`.
+fn is_whole_batch(sql: &[u8]) -> bool {
+    sql.starts_with(b"with begun as ")
+}
+
 /// Returns whether the server reports the end of a commit: committed, rolled back, or refused.
-pub(crate) fn ends_commit(message: &WireMessage) -> bool {
+/// `of_any_statement`: the statement is a transaction of its own.
+pub(crate) fn ends_commit(message: &WireMessage, of_any_statement: bool) -> bool {
     let tag = message.body();
-    let is_end = tag.starts_with(b"COMMIT") || tag.starts_with(b"ROLLBACK");
+    let is_end = of_any_statement || tag.starts_with(b"COMMIT") || tag.starts_with(b"ROLLBACK");
     message.kind == b'E' || (message.kind == b'C' && is_end)
 }
 
@@ -270,7 +277,7 @@ mod tests {
         let mut to = Vec::new();
         let work = async {
             let first = WireMessage::read(&mut from).await.unwrap().unwrap();
-            assert!(ends_commit(&first));
+            assert!(ends_commit(&first, false));
             first.pass(first.total_len(), &mut from, &mut to).await.unwrap();
             let second = WireMessage::read(&mut from).await.unwrap().unwrap();
             assert_eq!((second.kind, second.len()), (b'd', long.len() as u64));

@@ -318,6 +318,8 @@ impl ProxyShared {
 const NOT_SWALLOWING: u8 = 0;
 const SWALLOWING: u8 = 1;
 const ANSWERED: u8 = 2;
+/// The answers to a prepared statement that commits.
+const SWALLOWING_STATEMENT: u8 = 3;
 
 /// One connection. The tasks of both directions use it.
 struct ProxiedConnection<'a> {
@@ -424,7 +426,8 @@ impl ProxiedConnection<'_> {
                 char::from(message.kind),
                 message.len()
             ));
-            if ends_commit(&message) {
+            let is_statement = self.swallow.load(SeqCst) == SWALLOWING_STATEMENT;
+            if ends_commit(&message, is_statement) {
                 self.swallow.store(ANSWERED, SeqCst);
             } else if message.kind == b'Z' && self.swallow.load(SeqCst) == ANSWERED {
                 return Err(self.cut());
@@ -469,7 +472,9 @@ impl ProxiedConnection<'_> {
                 message.pass(u64::MAX, from, to).await
             }
             Some(Fault::SwallowCommit) => {
-                self.swallow.store(SWALLOWING, SeqCst);
+                let is_statement = message.kind == b'B';
+                let state = if is_statement { SWALLOWING_STATEMENT } else { SWALLOWING };
+                self.swallow.store(state, SeqCst);
                 message.pass(u64::MAX, from, to).await
             }
         }

@@ -33,8 +33,8 @@ type EndReason = Arc<Mutex<Option<(Option<SqlState>, String)>>>;
 /// A session with a server. Dropping it closes the socket. [`Connection::close`] ends the session
 /// properly.
 pub struct Connection {
-    /// Runs statements.
-    pub client: Client,
+    /// Runs statements. Shared with statements that are not answered yet.
+    pub client: Arc<Client>,
     place: String,
     is_local: bool,
     tls: Option<ServerTls>,
@@ -95,7 +95,7 @@ impl Connection {
         let mut task = JoinSet::new();
         task.spawn(drive_socket(driver, ended.clone(), traffic.clone()));
         Connection {
-            client,
+            client: Arc::new(client),
             place: host.to_string(),
             is_local: host.is_local(),
             tls,

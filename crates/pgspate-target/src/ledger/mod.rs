@@ -93,8 +93,9 @@ pub use schema::{ensure_ledger, ledger_exists, read_url_key};
 pub use source_file::SourceFingerprint;
 pub use status::{JobStatus, forget_aborted_job, forget_job, list_jobs};
 pub use stream::{
-    AppliedStream, DeadLetter, StreamPosition, StreamStatus, TRANSACTION_SETTING, forget_stream,
-    hold_stream, list_streams, open_stream, read_stream_position,
+    AppliedStream, DeadLetter, IS_BEFORE_MOVE, OwnedParameters, StreamPosition, StreamStatus,
+    TRANSACTION_SETTING, advance_if_sql, forget_stream, hold_stream, list_streams, open_stream,
+    read_stream_position,
 };
 pub use stream_files::{find_stream_of_files, record_stream_files};
 pub use trust::TrustedLedger;

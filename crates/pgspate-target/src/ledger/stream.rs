@@ -89,11 +89,29 @@ set ordinal = $5, source = $6, digest = $7, dead_letters = dead_letters + $8,
     updated = clock_timestamp()
 where stream = $1 and partition = $2 and fence = $3 and ordinal = $4";
 
+/// Writes the stream's row without a change, so that the commit has something to wait for.
+const TOUCH: &str = "\
+update pgspate.stream set updated = clock_timestamp()
+where stream = $1 and partition = $2 and fence = $3 and ordinal = $4";
+
 /// Returns the statement that advances a stream, unless keys are dropped of a table that the
 /// transaction has written.
 fn guarded_advance() -> String {
     format!("{ADVANCE} and not {}", dropped_keys::writes_without_keys_sql(0))
 }
+
+/// Returns a statement that advances a stream if `condition` is true, and returns a row if it did.
+/// Its first eight parameters are those of [`AppliedStream::move_parameters`].
+pub fn advance_if_sql(condition: &str) -> String {
+    format!("{} and {condition} returning 1", guarded_advance())
+}
+
+/// A condition: the row of `pgspate.stream` is the stream in the parameters, at the position before
+/// its move, and no other process has taken the stream over.
+pub const IS_BEFORE_MOVE: &str = "stream = $1 and partition = $2 and fence = $3 and ordinal = $4";
+
+/// Parameters of a statement that is sent before an earlier statement is answered.
+pub type OwnedParameters = Vec<Box<dyn ToSql + Send + Sync>>;
 
 /// The setting that marks a transaction which was sent as a whole. The statement that advances the
 /// stream checks the setting, and so notices if the transaction did not begin.
@@ -214,17 +232,13 @@ impl AppliedStream {
     }
 
     /// Opens the stream again in a new session, and reads its position. The position is unchanged,
-    /// or `pending` if the lost session has committed its last batch. Waits for a commit that may
-    /// be in progress. After that the lost session can write nothing.
+    /// or one of `pending` if the lost session has committed the batch before this position. Waits
+    /// for a commit that may be in progress. After that the lost session can write nothing.
     ///
     /// # Errors
     /// [`ErrorKind::Ledger`] if another process has taken the stream over, or if the ledger has any
     /// other position. Then the database is not in the state in which this process left it.
-    pub async fn reopen(
-        &mut self,
-        client: &Client,
-        pending: Option<&StreamPosition>,
-    ) -> Result<()> {
+    pub async fn reopen(&mut self, client: &Client, pending: &[&StreamPosition]) -> Result<()> {
         // If the answer is lost, this process must recognise the raised fence as its own. So it
         // raises the fence to a random number that no other process uses.
         let claimed = *self.claimed_fence.get_or_insert_with(|| {
@@ -233,7 +247,7 @@ impl AppliedStream {
         let (expected, claimed) = (Some(self.fence), Some(claimed));
         let reopened = raise_fence(client, &self.name, &self.partition, expected, claimed).await?;
         let reopened = reopened.ok_or_else(taken_over_error)?;
-        if reopened.mark != self.mark && Some(&reopened.mark) != pending {
+        if reopened.mark != self.mark && !pending.contains(&&reopened.mark) {
             return Err(position_changed_error(&self.mark, &reopened.mark));
         }
         *self = reopened;
@@ -313,6 +327,34 @@ impl AppliedStream {
         match dropped_keys::dropped_keys(client, None, 0).await {
             Ok(dropped) if is_ours && !dropped.is_empty() => dropped[0].to_error(),
             _ => error,
+        }
+    }
+
+    /// Returns the parameters of a statement that moves the stream from one position to another.
+    pub fn move_parameters(&self, from: &StreamPosition, to: &StreamPosition) -> OwnedParameters {
+        let [before, after] = [from.ordinal, to.ordinal].map(u64::cast_signed);
+        vec![
+            Box::new(self.name.clone()),
+            Box::new(self.partition.clone()),
+            Box::new(self.fence),
+            Box::new(before),
+            Box::new(after),
+            Box::new(to.source.clone()),
+            Box::new(to.digest.clone()),
+            Box::new(0_i64),
+        ]
+    }
+
+    /// Waits until the commits of this session are on the disk. The stream is at the position `at`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Ledger`] if another process has taken the stream over.
+    pub async fn wait_for_disk(&self, client: &Client, at: &StreamPosition) -> Result<()> {
+        let ordinal = at.ordinal.cast_signed();
+        let values: [&dyn TypedParameter; 4] = [&self.name, &self.partition, &self.fence, &ordinal];
+        match client.run_statement(TOUCH, &values).await.map_err(ledger_error())? {
+            1 => Ok(()),
+            _ => Err(taken_over_error()),
         }
     }
 

@@ -7,8 +7,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc::{Receiver, sync_channel};
-use std::time::Instant;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 
@@ -23,7 +23,7 @@ use super::report::{ApplyReport, warnings};
 use super::route::{ApplyTable, Router, TableMap};
 use super::stream_origin::{self, StreamOrigin};
 use super::watch::ApplyWatch;
-use super::write::{BatchWriter, WriterSettings};
+use super::write::{ApplyCounts, BatchWriter, WriterSettings};
 use crate::numbers::counted;
 use crate::source::Input;
 use crate::{Error, ErrorKind, Result};
@@ -36,6 +36,8 @@ use pgspate_target::session::stopped_error;
 
 /// The most pieces of input that may wait.
 const PIECES_AHEAD: usize = 8;
+/// How often answers are looked for while no batch comes.
+const ANSWER_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A stream that is ready to be applied.
 pub struct Apply {
@@ -309,30 +311,55 @@ fn write_all(
     confirmed: &ConfirmedPosition,
     tables: &mut Vec<Arc<ApplyTable>>,
 ) -> Result<()> {
-    while let Ok(batch) = batches.recv() {
-        let mut batch = batch?;
-        writer.apply(&mut batch, watch)?;
-        watch.end_batch();
-        if let (Some(reached), true) = (batch.reached, batch.ends_transaction) {
-            if let SourcePoint::Log(lsn) = reached {
-                confirmed.note(lsn);
-            }
-            watch.lag.note_applied(reached);
+    loop {
+        let received = match writer.keeps_batches() {
+            true => batches.recv_timeout(ANSWER_CHECK_INTERVAL),
+            false => batches.recv().map_err(RecvTimeoutError::from),
+        };
+        let is_end = matches!(received, Err(RecvTimeoutError::Disconnected));
+        let written = match received {
+            Ok(Ok(batch)) => writer.push(batch, watch),
+            // Report the error after the batches before it.
+            Ok(Err(error)) => writer.finish(watch).and(Err(error)),
+            Err(RecvTimeoutError::Timeout) => writer.take_answers(watch),
+            Err(RecvTimeoutError::Disconnected) => writer.finish(watch),
+        };
+        while let Some(batch) = writer.take_applied() {
+            report_applied(batch, &writer.counts, watch, confirmed, tables);
         }
-        if let Some(at) = batch.committed_at {
-            watch.lag.note_committed(at);
-        }
-        let counts = &writer.counts;
-        watch.events.store(counts.events, Relaxed);
-        watch.bytes.store(counts.bytes, Relaxed);
-        watch.batches.store(counts.batches, Relaxed);
-        watch.dead_letters.store(counts.dead_letters, Relaxed);
-        if batch.events > 0 {
-            watch.batch_events.store(batch.events, Relaxed);
-            tables.clone_from(&batch.tables);
+        written?;
+        if is_end {
+            return Ok(());
         }
     }
-    Ok(())
+}
+
+/// Confirms an applied batch to the source, and shows the progress.
+fn report_applied(
+    batch: EventBatch,
+    counts: &ApplyCounts,
+    watch: &ApplyWatch,
+    confirmed: &ConfirmedPosition,
+    tables: &mut Vec<Arc<ApplyTable>>,
+) {
+    watch.keep_batch();
+    if let (Some(reached), true) = (batch.reached, batch.ends_transaction) {
+        if let SourcePoint::Log(lsn) = reached {
+            confirmed.note(lsn);
+        }
+        watch.lag.note_applied(reached);
+    }
+    if let Some(at) = batch.committed_at {
+        watch.lag.note_committed(at);
+    }
+    watch.events.store(counts.events, Relaxed);
+    watch.bytes.store(counts.bytes, Relaxed);
+    watch.batches.store(counts.batches, Relaxed);
+    watch.dead_letters.store(counts.dead_letters, Relaxed);
+    if batch.events > 0 {
+        watch.batch_events.store(batch.events, Relaxed);
+        *tables = batch.tables;
+    }
 }
 
 #[cfg(test)]

@@ -22,6 +22,8 @@ pub struct ApplyWatch {
     batches_done: AtomicU64,
     /// The number of batches that the writer has finished, or of which only one statement is left.
     batches_nearly_done: AtomicU64,
+    /// The number of finished batches that a crash of the server cannot undo any more.
+    batches_kept: AtomicU64,
     pub(crate) events: AtomicU64,
     pub(crate) bytes: AtomicU64,
     pub(crate) batches: AtomicU64,
@@ -88,9 +90,20 @@ impl ApplyWatch {
         self.batches_nearly_done.store(done, Relaxed);
     }
 
-    /// Returns whether the writer has a batch.
+    /// Records that a crash of the server has undone the last `count` batches that were finished.
+    pub(crate) fn reopen_batches(&self, count: u64) {
+        let done = self.batches_done.fetch_sub(count, Relaxed) - count;
+        self.batches_nearly_done.store(done, Relaxed);
+    }
+
+    /// Records that no crash of the server can undo a batch any more.
+    pub(crate) fn keep_batch(&self) {
+        self.batches_kept.fetch_add(1, Relaxed);
+    }
+
+    /// Returns whether the writer has a batch that is not applied for certain.
     pub(crate) fn writer_has_batch(&self) -> bool {
-        self.batches_sent.load(Relaxed) > self.batches_done.load(Relaxed)
+        self.batches_sent.load(Relaxed) > self.batches_kept.load(Relaxed)
     }
 
     /// Returns whether the writer has a batch with more than one statement left.
@@ -155,6 +168,13 @@ mod tests {
         watch.end_batch();
         assert_eq!(state(&watch), (true, true));
         watch.end_batch();
+        watch.keep_batch();
+        assert_eq!(state(&watch), (false, true));
+        // A crash of the server undoes the second batch, which is applied again.
+        watch.reopen_batches(1);
+        assert_eq!(state(&watch), (true, true));
+        watch.end_batch();
+        watch.keep_batch();
         assert_eq!(state(&watch), (false, false));
     }
 }

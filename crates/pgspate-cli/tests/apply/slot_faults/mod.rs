@@ -31,7 +31,7 @@ const MODES: [SlotRunMode; 3] = [SlotRunMode::Stream, SlotRunMode::Snapshot, Slo
 const SERVERS: [SlotTrialServer; 2] = [SlotTrialServer::Source, SlotTrialServer::Target];
 
 /// Sends the command SIGTERM.
-fn interrupt(child: &Child) {
+pub(crate) fn interrupt(child: &Child) {
     Command::new("kill").arg(child.id().to_string()).status().unwrap();
 }
 

@@ -53,6 +53,8 @@ pub(crate) struct EncodedTable {
     pub(crate) upserts: u64,
     /// Whether any row must exist to be updated.
     pub(crate) has_updates: bool,
+    /// Whether any row is inserted if it is absent.
+    pub(crate) has_inserts: bool,
     /// Whether any row has a new key, and the target's row with the old key must be looked up.
     pub(crate) has_moved_rows: bool,
     /// Whether any row gets defaults for absent columns.
@@ -210,6 +212,7 @@ impl<'a> TableEncoder<'a> {
             _ => (update_or_upsert(state.inserts_if_absent), None),
         };
         self.out.has_updates |= action == RowAction::Update;
+        self.out.has_inserts |= state.inserts_if_absent;
         self.out.has_moved_rows |= from.is_some();
         self.out.has_defaults |= action == RowAction::UpsertWithDefaults;
         self.encode_row(action, from.map(|from| (from.change, from.image)));

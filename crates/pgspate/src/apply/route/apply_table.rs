@@ -17,8 +17,8 @@ use pgspate_events::fold::FoldKey;
 use pgspate_events::key_form::KeyForm;
 use pgspate_target::{
     KnownDefinitions, NO_HYPERTABLE_GUARD, PgType, SessionSettings, TableStorage, TargetColumn,
-    TargetTable, TypeKind, TypedQuery, has_inheriting_tables, quote_ident, server_error,
-    users_path_sql,
+    TargetTable, TypeKind, TypedQuery, UnloggedExtent, has_inheriting_tables, quote_ident,
+    server_error, users_path_sql,
 };
 
 /// A writable column of a target table.
@@ -67,6 +67,8 @@ pub(crate) struct ApplyTable {
     pub(crate) cascading_referrers: Vec<String>,
     /// Whether triggers of the table may keep changes out.
     pub(crate) may_keep_rows_out: bool,
+    /// Whether the table has triggers, apart from those of foreign keys.
+    pub(crate) has_triggers: bool,
     /// Whether a foreign key that references the table changes or deletes the referencing rows.
     pub(crate) has_acting_referrers: bool,
     /// Columns outside the key, as positions in `columns`: an update of one of them also changes
@@ -139,7 +141,9 @@ select array(select relid from parents
                  and not (condeferrable and confdeltype = 'a')),
        exists (select from pg_trigger
                where tgrelid in (select relid from parts) and tgtype & 3::int2 = 3::int2
-                 and tgenabled <> 'D' and {no_guard})";
+                 and tgenabled <> 'D' and {no_guard}),
+       exists (select from pg_trigger
+               where tgrelid in (select relid from parts) and not tgisinternal)";
 
 /// Defaults by column name: of the column, or else of its domain. All names are qualified, because
 /// the user's search path is active.
@@ -335,6 +339,7 @@ impl ApplyTable {
             parent_oids: references.get(0),
             is_referenced: references.get(1),
             may_keep_rows_out: references.get(2),
+            has_triggers: references.get(3),
             record_types: record_types(&table),
             has_inheriting_tables,
             table,
@@ -367,6 +372,15 @@ impl ApplyTable {
     pub(crate) fn may_reinsert(&self) -> bool {
         let has_row_addresses = self.table.storage.facts().has_row_addresses;
         !self.unique_indexes.is_empty() && self.has_key() && has_row_addresses
+    }
+
+    /// Checks whether one statement may write a batch. The table must be a plain table of this
+    /// server that survives a crash. No statement may have effects beyond the table's rows.
+    pub(crate) fn may_write_by_one_statement(&self) -> bool {
+        let table = &self.table;
+        (table.kind == 'r' && table.storage == TableStorage::Plain && !table.commits_across_nodes)
+            && (table.unlogged == UnloggedExtent::Nothing && table.rules.is_empty())
+            && (self.has_fingerprint() && !self.has_triggers && !self.has_acting_referrers)
     }
 
     /// Checks whether the table has a key.

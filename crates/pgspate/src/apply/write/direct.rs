@@ -25,7 +25,7 @@ use crate::apply::write::ApplyCounts;
 use crate::apply::write::statements::RowSource;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
-use pgspate_target::ledger::AppliedStream;
+use pgspate_target::ledger::{AppliedStream, OwnedParameters};
 use pgspate_target::{KnownDefinitions, REFUSE_ALTERED_TABLES};
 
 /// Larger batches are staged, because parameters are held in memory as a whole.
@@ -124,8 +124,9 @@ async fn send_batch(
     let mut rows: Vec<Option<RowParameters>> = round_tables.iter().map(|_| None).collect();
     for (step, statement) in steps.iter().zip(&statements) {
         if rows[step.round_table].is_none() {
+            let RoundTable { facts, encoded, .. } = &round_tables[step.round_table];
             rows[step.round_table] =
-                Some(RowParameters::new(&round_tables[step.round_table], statement)?);
+                Some(RowParameters::new(facts, encoded, statement.params().first())?);
         }
     }
     let begin = format!("{}; {}", session.begin_sql(), stream.mark_transaction_sql());
@@ -172,7 +173,7 @@ fn take_answer<T>(output: Option<Result<T>>) -> Result<T> {
 }
 
 /// Polls a future once, which sends its message.
-async fn poll_once<F: Future>(mut future: Pin<&mut MaybeDone<F>>) {
+pub(super) async fn poll_once<F: Future>(mut future: Pin<&mut MaybeDone<F>>) {
     std::future::poll_fn(|context| {
         let _ = future.as_mut().poll(context);
         Poll::Ready(())
@@ -218,7 +219,7 @@ async fn run_step(
 }
 
 /// The rows of a table as parameters of a statement.
-struct RowParameters {
+pub(super) struct RowParameters {
     rows: ParameterArray,
     actions: ParameterArray,
     presence: ParameterArray,
@@ -260,15 +261,20 @@ impl ToSql for ParameterArray {
 }
 
 impl RowParameters {
-    /// Makes parameters of rows that were encoded for a stage.
-    fn new(round_table: &RoundTable<'_>, statement: &Statement) -> Result<RowParameters> {
+    /// Makes parameters of rows that were encoded for a stage. The statement has the rows in a
+    /// parameter of type `array`.
+    pub(super) fn new(
+        facts: &ApplyTable,
+        encoded: &EncodedTable,
+        array: Option<&Type>,
+    ) -> Result<RowParameters> {
         let bug =
             || Error::new(ErrorKind::Bug, "the encoded rows of a batch do not fit their statement");
-        let element = statement.params().first().and_then(|ty| match ty.kind() {
+        let element = array.and_then(|ty| match ty.kind() {
             TypeKind::Array(element) => Some(element.oid()),
             _ => None,
         });
-        let (facts, copy_data) = (round_table.facts, &round_table.encoded.copy_data);
+        let copy_data = &encoded.copy_data;
         let count = copy_data.binary_rows;
         let mut rows = RowParameters {
             rows: ParameterArray::new(element.ok_or_else(bug)?, count),
@@ -280,6 +286,11 @@ impl RowParameters {
             rest = rows.add(facts, rest).ok_or_else(bug)?;
         }
         Ok(rows)
+    }
+
+    /// Returns the parameters in their order.
+    pub(super) fn into_boxes(self) -> OwnedParameters {
+        vec![Box::new(self.rows), Box::new(self.actions), Box::new(self.presence)]
     }
 
     /// Adds the first row of `bytes`. Returns the bytes after the row.

@@ -9,6 +9,8 @@
 mod altered_tables;
 mod counts;
 mod direct;
+mod one_statement;
+mod pipeline;
 mod refusals;
 mod round;
 mod row_errors;
@@ -19,6 +21,7 @@ use tokio::runtime::Handle;
 
 pub use counts::ApplyCounts;
 
+use self::pipeline::BatchPipeline;
 use self::session::WriterSession;
 use super::batch::EventBatch;
 use super::watch::ApplyWatch;
@@ -62,6 +65,7 @@ pub(crate) struct BatchWriter {
     pub(crate) uncounted: u64,
     /// The work of the open transaction so far.
     uncommitted: UncommittedWork,
+    pipeline: BatchPipeline,
 }
 
 /// Work that counts when the open transaction commits.
@@ -101,6 +105,7 @@ impl BatchWriter {
             has_noted_unlogged_writes: false,
             uncounted: 0,
             uncommitted: UncommittedWork::default(),
+            pipeline: BatchPipeline::default(),
         })
     }
 
@@ -115,7 +120,7 @@ impl BatchWriter {
     /// When the server refuses an event, with the event's place. When the server cannot be reached
     /// in time. When another process took the stream over. An uncommitted batch leaves nothing
     /// behind.
-    pub(crate) fn apply(&mut self, batch: &mut EventBatch, watch: &ApplyWatch) -> Result<()> {
+    fn apply(&mut self, batch: &mut EventBatch, watch: &ApplyWatch) -> Result<()> {
         let mut backoff = ReconnectBackoff::new(self.settings.limits.retry_for);
         let runtime = self.runtime.clone();
         let mut lost = None;
@@ -155,7 +160,8 @@ impl BatchWriter {
 
     /// After a failure: checks whether the batch was committed and only the reply was lost.
     async fn was_committed(&mut self, batch: &EventBatch) -> Result<bool> {
-        self.reopen_session(batch.ends_transaction.then_some(&batch.end_position)).await?;
+        let pending = [&batch.end_position];
+        self.reopen_session(&pending[..usize::from(batch.ends_transaction)]).await?;
         let was_committed = batch.ends_transaction && self.stream.mark == batch.end_position;
         if was_committed {
             self.note_commit(batch);
@@ -163,15 +169,15 @@ impl BatchWriter {
         Ok(was_committed)
     }
 
-    /// Opens a session if there is none. `uncommitted`: the position that the lost session may have
+    /// Opens a session if there is none. `pending`: the positions that the lost session may have
     /// committed.
-    async fn reopen_session(&mut self, uncommitted: Option<&ledger::StreamPosition>) -> Result<()> {
+    async fn reopen_session(&mut self, pending: &[&ledger::StreamPosition]) -> Result<()> {
         if self.session.is_none() {
             let session = WriterSession::open(&self.settings).await?;
             if let Some(pid) = self.lost_pid {
                 session.connection.terminate_lost_backend(pid).await;
             }
-            self.stream.reopen(&session.connection.client, uncommitted).await?;
+            self.stream.reopen(&session.connection.client, pending).await?;
             ledger::check_stream_not_emptied(&session.connection.client, self.stream.name())
                 .await?;
             self.session = Some(session);
@@ -182,7 +188,7 @@ impl BatchWriter {
 
     /// Returns the session and the stream. Opens the session again if it was lost.
     async fn open_session(&mut self) -> Result<(&mut WriterSession, &AppliedStream)> {
-        self.reopen_session(None).await?;
+        self.reopen_session(&[]).await?;
         Ok((self.session.as_mut().expect("just opened"), &self.stream))
     }
 
@@ -204,7 +210,7 @@ impl BatchWriter {
         if altered_tables::has_altered_tables(batch) {
             return Ok(false);
         }
-        self.reopen_session(None).await?;
+        self.reopen_session(&[]).await?;
         if !self.has_noted_unlogged_writes
             && batch.tables.iter().any(|it| it.table.unlogged != UnloggedExtent::Nothing)
         {
@@ -312,7 +318,7 @@ impl BatchWriter {
     pub(crate) async fn move_stream_to(&mut self, mark: ledger::StreamPosition) -> Result<()> {
         let mut has_lost = false;
         loop {
-            self.reopen_session(has_lost.then_some(&mark)).await?;
+            self.reopen_session(&[&mark][..usize::from(has_lost)]).await?;
             if has_lost && self.stream.mark == mark {
                 // The position was committed, and only the reply was lost.
                 return Ok(());
@@ -400,9 +406,13 @@ impl BatchWriter {
         self.has_noted_unlogged_writes = false;
         let Some(session) = &mut self.session else { return };
         if error.kind() == ErrorKind::Connect || session.roll_back().await.is_err() {
-            self.lost_pid = Some(session.connection.backend_pid());
-            self.session = None;
+            self.drop_session();
         }
+    }
+
+    /// Drops the session, which may still be at work on the server.
+    fn drop_session(&mut self) {
+        self.lost_pid = self.session.take().map(|session| session.connection.backend_pid());
     }
 
     /// Returns the error, or the reason why the stream's position could not be changed.

@@ -5,12 +5,13 @@ use std::collections::HashMap;
 use tokio_postgres::Statement;
 
 use super::WriterSettings;
+use super::altered_tables::CHECK_TASK;
 use crate::Result;
 use crate::apply::route::ApplyTable;
 use crate::apply::write::statements;
 use crate::stage::{TEMP_BUFFERS, planner};
 use pgspate_target::connect::Connection;
-use pgspate_target::{COMMITS_WAIT, users_path_sql};
+use pgspate_target::{COMMITS_WAIT, DEFINITION_MARK_SQL, TypedQuery, users_path_sql};
 
 /// Makes the planner look up a few rows by index, whatever the statistics say. Larger batches never
 /// reuse such a plan, as their statements are not kept.
@@ -20,6 +21,14 @@ set local enable_mergejoin = off; set local enable_seqscan = off";
 
 /// Makes the server plan each prepared statement only once.
 const PLAN_ONCE: &str = "set plan_cache_mode = force_generic_plan";
+
+/// Gives each statement without a transaction a snapshot that is taken after the statement's locks.
+const READ_COMMITTED: &str = "set default_transaction_isolation = 'read committed'";
+
+/// Asks whether commits wait for the disk of this server, and for nothing else.
+const COMMITS_WAIT_FOR_DISK_ONLY: &str = "\
+select current_setting('synchronous_commit') in ('on', 'local', 'remote_write')
+       and current_setting('synchronous_standby_names') = ''";
 
 /// Makes Citus write the shards of a table one after the other, if the database has foreign keys.
 /// Otherwise a transaction may not write to a distributed table and to a reference table that the
@@ -93,12 +102,17 @@ pub(super) struct WriterSession {
     stages: HashMap<u32, BatchStage>,
     /// Prepared statements of small batches, by their text.
     statements: HashMap<String, Statement>,
+    /// Marks of the definitions of tables, by OID and version.
+    definition_marks: HashMap<(u32, u32), String>,
     /// The scope in which a stage would be created now.
     scope: StageScope,
     lock_timeout: i32,
     planning: StatementPlanning,
     /// Whether rows may be sent as parameters of statements.
     pub(super) may_use_parameters: bool,
+    /// Whether a commit may be answered before it is on the disk. Commits that wait for a standby
+    /// always wait.
+    pub(super) may_commit_late: bool,
 }
 
 /// The most prepared statements to keep. A table has about five for each set of columns.
@@ -108,18 +122,21 @@ impl WriterSession {
     /// Connects, and sets up the session.
     pub(super) async fn open(settings: &WriterSettings) -> Result<WriterSession> {
         let connection = settings.dsn.connect("pgspate apply").await?;
-        let session = WriterSession {
+        let mut session = WriterSession {
             connection,
             in_transaction: false,
             stages: HashMap::new(),
             statements: HashMap::new(),
+            definition_marks: HashMap::new(),
             scope: StageScope::Session,
             lock_timeout: settings.limits.lock_timeout_millis(),
             planning: StatementPlanning::Checked,
             may_use_parameters: true,
+            may_commit_late: false,
         };
         let sql = format!(
-            "{}; {}; set temp_buffers = '{TEMP_BUFFERS}'; {}; {PLAN_ONCE}; {COMMITS_WAIT}",
+            "{}; {}; set temp_buffers = '{TEMP_BUFFERS}'; {}; {PLAN_ONCE}; \
+             {READ_COMMITTED}; {COMMITS_WAIT}",
             settings.limits.session_sql(),
             settings.value_settings,
             PLAN_BY_INDEX.replace("set local", "set")
@@ -127,6 +144,9 @@ impl WriterSession {
         // The source discards events that are reported as applied. So commits must reach the disk.
         session.run(&sql, "set up the session").await?;
         session.run(WRITE_SHARDS_IN_TURN, "set up the session").await?;
+        let row = session.connection.client.fetch_one(COMMITS_WAIT_FOR_DISK_ONLY, &[]).await;
+        let failed = |error| session.connection.explain("could not set up the session", error);
+        session.may_commit_late = row.map_err(failed)?.get(0);
         Ok(session)
     }
 
@@ -313,6 +333,28 @@ impl WriterSession {
             self.statements.insert(sql.to_owned(), statement.clone());
         }
         Ok(statement)
+    }
+
+    /// Returns the mark of a table's definition. `None` if the table was altered since it was read.
+    pub(super) async fn definition_mark(&mut self, facts: &ApplyTable) -> Result<Option<String>> {
+        let key = (facts.table.oid, facts.version);
+        if let Some(mark) = self.definition_marks.get(&key) {
+            return Ok(Some(mark.clone()));
+        }
+        let statement = self.prepare(&DEFINITION_MARK_SQL, CHECK_TASK).await?;
+        let known = ApplyTable::known_definitions([facts]);
+        let row = self.connection.client.query_opt(&statement, &known.parameters()).await;
+        let failed = |error| self.connection.explain(format!("could not {CHECK_TASK}"), error);
+        let mark: Option<String> = row.map_err(failed)?.map(|row| row.get(0));
+        if let Some(mark) = &mark {
+            self.definition_marks.insert(key, mark.clone());
+        }
+        Ok(mark)
+    }
+
+    /// Forgets the marks of definitions, as one of them may be old.
+    pub(super) fn forget_definition_marks(&mut self) {
+        self.definition_marks.clear();
     }
 
     /// Returns the first value of a query.

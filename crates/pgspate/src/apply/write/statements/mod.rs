@@ -7,14 +7,17 @@
 //! values. For a few rows it does not depend on their number either.
 
 mod identity;
+mod parameters;
 mod reinsert;
+mod whole_batch;
 mod without_key;
+
+pub(crate) use whole_batch::ROWS_PARAMETER;
 
 use crate::apply::batch::{ColumnPresence, EncodedTable, RowAction};
 use crate::apply::route::{ApplyColumn, ApplyTable};
 use crate::stage::keys;
-use pgspate_target::ledger::TRANSACTION_SETTING;
-use pgspate_target::quote_ident;
+use parameters::{parameter_columns, parameter_rows};
 
 const ACTION_COLUMN: &str = "\"pgspate what\"";
 const PRESENCE_COLUMN: &str = "\"pgspate given\"";
@@ -376,13 +379,17 @@ impl<'a> ApplyStatements<'a> {
 
     /// Returns the UPDATE statement, or `None` if no column can be set.
     pub(crate) fn update(&self) -> Option<String> {
+        let sets = self.sets()?;
+        Some(format!("update {} t set {sets} from {}", self.table, self.updated_rows()))
+    }
+
+    /// Returns the assignments of the UPDATE statement, or `None` if no column can be set.
+    fn sets(&self) -> Option<String> {
         let sets: Vec<_> = self
             .updatable_columns()
             .filter_map(|(at, column, presence)| set_given_sql(at, column, presence))
             .collect();
-        (!sets.is_empty()).then(|| {
-            format!("update {} t set {} from {}", self.table, sets.join(", "), self.updated_rows())
-        })
+        (!sets.is_empty()).then(|| sets.join(", "))
     }
 
     /// Returns SQL that counts the rows that the UPDATE updates if no trigger keeps them.
@@ -398,6 +405,27 @@ impl<'a> ApplyStatements<'a> {
 
     /// Returns what follows FROM in the UPDATE statement.
     fn updated_rows(&self) -> String {
+        let (first, last, reinserts) = (
+            RowAction::UpdateIfPresent as i16,
+            RowAction::UpsertWithDefaults as i16,
+            RowAction::Reinsert as i16,
+        );
+        let which = match self.upserts_many {
+            // The planner estimates a third of the rows for `>=`, and one in two hundred for a
+            // range.
+            true => format!(">= {first} and s.{ACTION_COLUMN} <> {reinserts}"),
+            false => format!("between {first} and {last}"),
+        };
+        format!(
+            "{} where s.{ACTION_COLUMN} {which} and {} and ({})",
+            self.rows_sql,
+            self.key_matches(),
+            self.row_differs()
+        )
+    }
+
+    /// Returns the condition that a staged row changes the target's row with its key.
+    fn row_differs(&self) -> String {
         let mut differs = Vec::new();
         for (at, column, presence) in self.updatable_columns() {
             let name = &column.sql;
@@ -414,23 +442,7 @@ impl<'a> ApplyStatements<'a> {
                 }
             }
         }
-        let (first, last, reinserts) = (
-            RowAction::UpdateIfPresent as i16,
-            RowAction::UpsertWithDefaults as i16,
-            RowAction::Reinsert as i16,
-        );
-        let which = match self.upserts_many {
-            // The planner estimates a third of the rows for `>=`, and one in two hundred for a
-            // range.
-            true => format!(">= {first} and s.{ACTION_COLUMN} <> {reinserts}"),
-            false => format!("between {first} and {last}"),
-        };
-        format!(
-            "{} where s.{ACTION_COLUMN} {which} and {} and ({})",
-            self.rows_sql,
-            self.key_matches(),
-            differs.join(" or ")
-        )
+        differs.join(" or ")
     }
 
     /// Returns SQL that updates the row of the only staged delete to the key and columns of the
@@ -483,15 +495,19 @@ impl<'a> ApplyStatements<'a> {
                 _ => format!("s.{name}"),
             });
         }
-        let is_overriding = self.facts.columns.iter().any(|column| column.is_identity_always);
-        let overriding = if is_overriding { " overriding system value" } else { "" };
         format!(
-            "insert into {} ({}){overriding} select {} from {}",
-            self.facts.table.sql_name,
-            names.join(", "),
+            "{} select {} from {}",
+            self.insert_into(&names),
             values.join(", "),
             self.inserted_rows()
         )
+    }
+
+    /// Returns the beginning of an INSERT statement of these columns.
+    fn insert_into(&self, names: &[&str]) -> String {
+        let is_overriding = self.facts.columns.iter().any(|column| column.is_identity_always);
+        let overriding = if is_overriding { " overriding system value" } else { "" };
+        format!("insert into {} ({}){overriding}", self.facts.table.sql_name, names.join(", "))
     }
 
     /// Returns SQL that counts the rows that the INSERT inserts if no trigger keeps them out.
@@ -553,19 +569,6 @@ impl<'a> ApplyStatements<'a> {
         let all = self.facts.columns.iter().zip(&self.presence).enumerate();
         all.map(|(at, (column, presence))| (at, column, *presence))
     }
-}
-
-/// Returns a FROM item for the rows in the parameters. The item has no rows outside of the batch's
-/// own transaction, because the server may have refused to begin that transaction.
-fn parameter_rows(facts: &ApplyTable) -> String {
-    let all: Vec<_> = facts.table.columns.iter().map(|column| quote_ident(&column.name)).collect();
-    let begun = format!("case when current_setting('{TRANSACTION_SETTING}', true) <> '' then");
-    format!(
-        "unnest({begun} $1::{}[] end, {begun} $2::int2[] end, {begun} $3::bytea[] end) \
-         s ({}, {ACTION_COLUMN}, {PRESENCE_COLUMN})",
-        facts.table.sql_name,
-        all.join(", ")
-    )
 }
 
 /// Returns SQL that is true if the staged row gives the column.
