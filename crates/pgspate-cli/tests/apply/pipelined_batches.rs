@@ -26,8 +26,21 @@ fn update() -> String {
     "{\"op\":\"update\",\"table\":\"t\",\"row\":{\"id\":0,\"v\":1}}\n".to_owned()
 }
 
+/// Returns the number of batches that were sent through the proxy as one statement.
+fn statements_sent(proxy: &Proxy) -> usize {
+    let log = proxy.log();
+    log.lines().filter(|line| line.contains(" -> B ") && line.ends_with(" commit")).count()
+}
+
+/// Returns the events of seven batches. The first one opens the session, and the second one waits
+/// for the row that a test locks.
+fn events_with_update() -> String {
+    insert(1) + &update() + &(2..=6).map(insert).collect::<String>()
+}
+
 /// Conditions of the user's run under the user's search path. A statement that failed would be
-/// repeated in another way, which sends more messages.
+/// repeated in another way, which sends more messages. A new statement is prepared while answers
+/// are on their way.
 #[test]
 fn each_batch_is_one_statement() {
     let case = LoadCase::new(
@@ -38,14 +51,15 @@ fn each_batch_is_one_statement() {
     );
     case.put("a.ndjson", insert(0));
     apply(&case, "a.ndjson --quiet").success();
-    case.put("s.ndjson", (1..=40).map(insert).collect::<String>());
+    let delete = "{\"op\":\"delete\",\"table\":\"t\",\"key\":{\"id\":40}}\n";
+    let events: String = (1..=40).map(insert).collect();
+    case.put("s.ndjson", events.clone() + delete + &update());
     let proxy = Proxy::start(&case.db.dsn(), None);
     let mut command = case.command(&["apply", "--to", &proxy.dsn(), "s.ndjson", "--quiet"]);
     let run = finish(spawn(command.args(["--batch-rows", "1", "--batch-delay", "60000"])));
-    assert_eq!((run.status, case.value(COUNT).as_str()), (Some(0), "41"), "{}", run.stderr);
-    let log = proxy.log();
-    let begun = log.lines().filter(|line| line.ends_with(" commit")).count();
-    assert!(begun >= 40, "{begun} batches\n{log}");
+    assert_eq!((run.status, case.value(COUNT).as_str()), (Some(0), "40"), "{}", run.stderr);
+    let (sent, log) = (statements_sent(&proxy), proxy.log());
+    assert!(sent >= 41, "{sent} batches\n{log}");
     assert!(!log.contains(" <- E "), "{log}");
 }
 
@@ -57,12 +71,16 @@ fn a_failed_batch_stops_those_behind_it() {
     {
         let case = LoadCase::new("create table t (id int primary key check (id <> 2), v int)");
         case.db.run("insert into t values (0, 0)");
-        case.put("s.ndjson", update() + &(1..=6).map(insert).collect::<String>());
+        case.put("s.ndjson", events_with_update());
         let (runtime, holder) = session(&case.db.dsn());
         runtime.block_on(holder.batch_execute(LOCK_ROW)).unwrap();
-        let args = format!("s.ndjson --quiet --batch-rows 1 --max-dead-letters {letters}");
-        let child = spawn(&mut command(&case, &args));
-        wait_until("the first batch waits for the row", || case.value(WAITS) == "t");
+        let proxy = Proxy::start(&case.db.dsn(), None);
+        let mut command = case.command(&["apply", "--to", &proxy.dsn(), "s.ndjson", "--quiet"]);
+        command.args(["--batch-rows", "1", "--max-dead-letters", &letters.to_string()]);
+        let child = spawn(&mut command);
+        wait_until("batches are sent behind one that waits for the row", || {
+            case.value(WAITS) == "t" && statements_sent(&proxy) >= 3
+        });
         runtime.block_on(holder.batch_execute("rollback")).unwrap();
         let run = finish(child);
         assert_eq!(run.status, Some(status), "{}", run.stderr);
@@ -72,17 +90,34 @@ fn a_failed_batch_stops_those_behind_it() {
     }
 }
 
+/// Statements behind one that waits in vain for a lock are not waited for.
+#[test]
+fn a_lock_timeout_is_paid_for_one_batch() {
+    let case = LoadCase::new("create table t (id int primary key, v int)");
+    case.db.run("insert into t values (0, 0)");
+    case.put("s.ndjson", events_with_update());
+    let (runtime, holder) = session(&case.db.dsn());
+    runtime.block_on(holder.batch_execute(LOCK_ROW)).unwrap();
+    let run = apply(&case, "s.ndjson --quiet --batch-rows 1 --lock-timeout 1");
+    assert_eq!(run.status, Some(2), "{}", run.stderr);
+    assert!(run.stderr.contains("lock timeout"), "{}", run.stderr);
+    runtime.block_on(holder.batch_execute("rollback")).unwrap();
+    assert_eq!(rows(&case, "t"), "(0,0) (1,1)");
+    apply(&case, "s.ndjson --quiet --batch-rows 1").success();
+    assert_eq!(rows(&case, "t"), "(0,1) (1,1) (2,1) (3,1) (4,1) (5,1) (6,1)");
+}
+
 /// Another process takes the stream over while a statement waits for a row.
 #[test]
 fn a_waiting_statement_does_not_stop_another_process() {
     let case = LoadCase::new("create table t (id int primary key, v int)");
     case.db.run("insert into t values (0, 0)");
-    case.put("s.ndjson", update() + &(1..=6).map(insert).collect::<String>());
+    case.put("s.ndjson", events_with_update());
     let (runtime, holder) = session(&case.db.dsn());
     runtime.block_on(holder.batch_execute(LOCK_ROW)).unwrap();
     let start = || spawn(&mut command(&case, "s.ndjson --quiet --batch-rows 1"));
     let first = start();
-    wait_until("the first batch waits for the row", || case.value(WAITS) == "t");
+    wait_until("a batch waits for the row", || case.value(WAITS) == "t");
     let second = start();
     let fence = "select fence from pgspate.stream";
     wait_until("the second process has the stream", || case.value(fence) == "2");

@@ -83,7 +83,7 @@ async fn cancel_stops_a_statement_however_it_was_sent() {
         (plain_server(), "sslmode=prefer"),
     ] {
         let observer = fixture.connect("").await.unwrap();
-        let mut connection = fixture.connect(extra).await.unwrap();
+        let connection = fixture.connect(extra).await.unwrap();
         let (pid, canceller) = (connection.backend_pid(), connection.canceller());
         let cancel = async {
             let sql = format!(
@@ -93,9 +93,10 @@ async fn cancel_stops_a_statement_however_it_was_sent() {
             wait_for(&observer, &sql).await;
             canceller.cancel().await.unwrap();
         };
-        let transaction = connection.client.transaction().await.unwrap();
-        let (slept, ()) = tokio::join!(transaction.simple_query("select pg_sleep(600)"), cancel);
-        transaction.rollback().await.unwrap();
+        let client = &connection.client;
+        client.batch_execute("begin").await.unwrap();
+        let (slept, ()) = tokio::join!(client.simple_query("select pg_sleep(600)"), cancel);
+        client.batch_execute("rollback").await.unwrap();
         let error = connection.explain("could not sleep", slept.unwrap_err());
         assert_eq!(error.sqlstate().unwrap().code(), "57014");
         assert_eq!(error.kind(), ErrorKind::Server);

@@ -143,7 +143,9 @@ select array(select relid from parents
                where tgrelid in (select relid from parts) and tgtype & 3::int2 = 3::int2
                  and tgenabled <> 'D' and {no_guard}),
        exists (select from pg_trigger
-               where tgrelid in (select relid from parts) and not tgisinternal)";
+               where tgrelid in (select relid from parts)
+                 -- PostgreSQL 13 and 14 take a partition's copies of triggers for their own.
+                 and (not tgisinternal or tgconstraint = 0))";
 
 /// Defaults by column name: of the column, or else of its domain. All names are qualified, because
 /// the user's search path is active.

@@ -173,7 +173,7 @@ fn take_answer<T>(output: Option<Result<T>>) -> Result<T> {
 }
 
 /// Polls a future once, which sends its message.
-pub(super) async fn poll_once<F: Future>(mut future: Pin<&mut MaybeDone<F>>) {
+async fn poll_once<F: Future>(mut future: Pin<&mut MaybeDone<F>>) {
     std::future::poll_fn(|context| {
         let _ = future.as_mut().poll(context);
         Poll::Ready(())

@@ -4,15 +4,19 @@
 //! answered. A statement fails if the stream is not where its batch begins. So all statements
 //! behind a failed one fail, too.
 
-use std::pin::{Pin, pin};
+use std::future::poll_fn;
+use std::panic::resume_unwind;
+use std::pin::pin;
 use std::sync::{Arc, OnceLock};
+use std::task::Poll;
 
 use futures_util::TryStreamExt as _;
-use futures_util::future::{BoxFuture, FutureExt as _, MaybeDone, maybe_done};
+use futures_util::future::FutureExt as _;
+use tokio::task::JoinHandle;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Statement};
 
-use super::direct::{RowParameters, can_write_directly, poll_once};
+use super::direct::{RowParameters, can_write_directly};
 use super::session::WriterSession;
 use super::statements::{ApplyStatements, ROWS_PARAMETER, RowSource};
 use crate::Result;
@@ -49,26 +53,32 @@ pub(super) fn only_table(
     is_possible.then_some((facts, encoded))
 }
 
-/// The answer to a statement that was sent.
+/// The answer to a statement that was sent. A task of its own receives it: while another statement
+/// is prepared, the session would otherwise stop reading at an answer that nobody takes.
 pub(super) struct PendingAnswer {
     /// What the batch did. Set before the server has said that it is committed.
     counts: Arc<OnceLock<ApplyCounts>>,
-    end: MaybeDone<BoxFuture<'static, Result<(), tokio_postgres::Error>>>,
+    end: JoinHandle<Result<(), tokio_postgres::Error>>,
+}
+
+impl Drop for PendingAnswer {
+    fn drop(&mut self) {
+        self.end.abort();
+    }
 }
 
 impl PendingAnswer {
     /// Returns whether the answer has arrived.
-    pub(super) async fn has_arrived(&mut self) -> bool {
-        poll_once(Pin::new(&mut self.end)).await;
-        matches!(self.end, MaybeDone::Done(_))
+    pub(super) fn has_arrived(&self) -> bool {
+        self.end.is_finished()
     }
 
     /// Waits for the answer. Returns the counts, if they have arrived, and whether the batch is
     /// committed.
     pub(super) async fn wait(mut self) -> (Option<ApplyCounts>, Result<(), tokio_postgres::Error>) {
-        (&mut self.end).await;
-        let end = Pin::new(&mut self.end).take_output();
-        (self.counts.get().cloned(), end.unwrap_or(Ok(())))
+        let end = (&mut self.end).await;
+        let end = end.unwrap_or_else(|failed| resume_unwind(failed.into_panic()));
+        (self.counts.get().cloned(), end)
     }
 }
 
@@ -103,11 +113,16 @@ pub(super) async fn send(
         known_missing: encoded.missing,
         counts: Arc::clone(&counts),
     };
-    let end = maybe_done(answer.receive(statement, parameters).boxed());
-    let mut pending = PendingAnswer { counts, end };
-    // The first poll sends the statement.
-    pending.has_arrived().await;
-    Ok(Some(pending))
+    let mut end = answer.receive(statement, parameters).boxed();
+    // The first poll sends the statement, before any later one.
+    let first = poll_fn(|context| Poll::Ready(end.poll_unpin(context))).await;
+    let end = tokio::spawn(async move {
+        match first {
+            Poll::Ready(received) => received,
+            Poll::Pending => end.await,
+        }
+    });
+    Ok(Some(PendingAnswer { counts, end }))
 }
 
 /// Where the answer to a statement goes.

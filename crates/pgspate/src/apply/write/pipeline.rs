@@ -21,6 +21,7 @@ use crate::apply::watch::ApplyWatch;
 use crate::{Error, ErrorKind, Result};
 use pgspate_target::ledger::StreamPosition;
 use pgspate_target::session::ReconnectBackoff;
+use tokio_postgres::error::SqlState;
 
 /// The most statements that may be in flight. More would not keep the server busier.
 const IN_FLIGHT_MAX: usize = 16;
@@ -148,8 +149,8 @@ impl BatchWriter {
         if self.pipeline.pushed_at.elapsed() >= IDLE_TIME {
             return self.finish(watch);
         }
-        while let Some(first) = self.pipeline.sent.front_mut() {
-            if !self.runtime.block_on(first.answer.has_arrived()) {
+        while let Some(first) = self.pipeline.sent.front() {
+            if !first.answer.has_arrived() {
                 break;
             }
             self.settle_next(watch)?;
@@ -237,6 +238,9 @@ impl BatchWriter {
         if let Err(error) = end {
             return self.recover(batch, error, watch);
         }
+        if batch.counts.is_none() {
+            return Err(Error::new(ErrorKind::Bug, "a batch was answered without its counts"));
+        }
         self.pipeline.failures = 0;
         watch.end_batch();
         self.pipeline.committed.push_back(batch);
@@ -248,9 +252,8 @@ impl BatchWriter {
 
     /// Waits until all committed batches are on the disk.
     fn wait_for_disk(&mut self, watch: &ApplyWatch) -> Result<()> {
-        let (Some(last), Some(session)) = (self.pipeline.committed.back(), &self.session) else {
-            return Ok(());
-        };
+        let Some(last) = self.pipeline.committed.back() else { return Ok(()) };
+        let Some(session) = &self.session else { return self.find_committed(Vec::new(), watch) };
         let client = &session.connection.client;
         let waited = self.stream.wait_for_disk(client, &last.batch.end_position);
         match self.runtime.block_on(waited) {
@@ -285,9 +288,16 @@ impl BatchWriter {
         error: tokio_postgres::Error,
         watch: &ApplyWatch,
     ) -> Result<()> {
+        let has_timed_out = error.code().is_some_and(|code| {
+            [SqlState::LOCK_NOT_AVAILABLE, SqlState::QUERY_CANCELED].contains(code)
+        });
         let mut answered = vec![first];
         while let Some(SentBatch { batch, answer, .. }) = self.pipeline.sent.pop_front() {
-            let (counts, _) = self.runtime.block_on(answer.wait());
+            // The statements behind one that has waited in vain would each wait as long.
+            let counts = match has_timed_out {
+                true => None,
+                false => self.runtime.block_on(answer.wait()).0,
+            };
             answered.push(AnsweredBatch { batch, counts });
         }
         self.pipeline.note_failure();
@@ -297,6 +307,7 @@ impl BatchWriter {
         session.forget_definition_marks();
         let error = session.connection.explain(format!("could not {BATCH_TASK}"), error);
         match error.kind() {
+            ErrorKind::Server if has_timed_out => self.find_committed(answered, watch),
             ErrorKind::Server => {
                 self.send_again(answered);
                 Ok(())

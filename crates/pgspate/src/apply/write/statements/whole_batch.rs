@@ -160,7 +160,8 @@ impl ApplyStatements<'_> {
     /// Returns SQL for the number of updates without a row in the target.
     fn missing_count(&self, encoded: &EncodedTable) -> String {
         match encoded.has_updates {
-            false => "0::int8".to_owned(),
+            // An aggregate has a row, however many rows were found.
+            false => "count(*) filter (where false)".to_owned(),
             true => format!(
                 "count(*) filter (where s.{ACTION_COLUMN} = {} and s.{ADDRESS_COLUMN} is null)",
                 RowAction::Update as i16
