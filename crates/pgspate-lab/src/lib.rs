@@ -20,6 +20,7 @@ mod probe;
 mod random;
 pub mod report;
 mod results;
+mod run_lock;
 mod runner;
 mod spread;
 mod stop;

@@ -8,8 +8,6 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use pgspate::{Error, ErrorKind, InputPlace, Result};
 use serde::{Deserialize, Serialize};
@@ -18,6 +16,7 @@ use serde_json::Value;
 use crate::dataset::DataFacts;
 use crate::experiment::{LabTrial, TrialOutcome, TrialPicture, Unit};
 use crate::facts::TrialFacts;
+use crate::run_lock::lock_soon;
 use crate::spread::Spread;
 
 /// The file's name in the results' folder.
@@ -157,21 +156,6 @@ pub fn read(folder: &Path) -> Result<Vec<ResultLine>> {
 pub(crate) fn file_error(what: &str, path: &Path, error: std::io::Error) -> Error {
     let message = format!("could not {what} \"{}\"", path.display());
     Error::new(ErrorKind::Usage, message).because(error)
-}
-
-/// How long a killed run may hold its lock: a program that it was starting has the file open.
-const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// Locks the file. Returns false if another run holds the lock.
-fn lock_soon(file: &File) -> bool {
-    let started = Instant::now();
-    loop {
-        match file.try_lock() {
-            Ok(()) => return true,
-            Err(_) if started.elapsed() > LOCK_TIMEOUT => return false,
-            Err(_) => thread::sleep(LOCK_TIMEOUT / 40),
-        }
-    }
 }
 
 /// The file of results, open for one run alone.

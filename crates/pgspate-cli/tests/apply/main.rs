@@ -9,6 +9,7 @@ mod duplicate_rows;
 mod exactly_once;
 mod failover;
 mod faults;
+mod files_of_streams;
 mod followed_files;
 mod foreign_key_actions;
 mod formats;

@@ -1,8 +1,8 @@
 //! Refuses quotes, `\N` and backslashes whose meaning the sample does not show.
 //!
 //! In tsv a quote may enclose fields or be part of them, and `\N` may stand for NULL or be text. A
-//! backslash before a quote may be an escape. Lines without a header may be COPY text, in which each
-//! backslash begins an escape. Files differ, and a wrong guess would join rows or store other
+//! backslash before a quote may be an escape. Lines without a header may be COPY text, in which
+//! each backslash begins an escape. Files differ, and a wrong guess would join rows or store other
 //! values. So such a record is refused.
 
 use super::Dialect;

@@ -54,7 +54,7 @@ pub(super) fn only_table(
 }
 
 /// The answer to a statement that was sent. A task of its own receives it: while another statement
-/// is prepared, the session would otherwise stop reading at an answer that nobody takes.
+/// is prepared, the session would otherwise stop reading at an answer that no one takes.
 pub(super) struct PendingAnswer {
     /// What the batch did. Set before the server has said that it is committed.
     counts: Arc<OnceLock<ApplyCounts>>,

@@ -2,9 +2,9 @@
 //! together.
 //!
 //! A batch that one statement can write is sent, and kept until its commit is on the disk. All
-//! other batches wait until nothing is in flight. If a statement fails, all statements behind it fail,
-//! since the position has not advanced. Then the first batch is written as if it had come alone,
-//! which finds the event at fault, and the others are sent again.
+//! other batches wait until nothing is in flight. If a statement fails, all statements behind it
+//! fail, since the position has not advanced. Then the first batch is written as if it had come
+//! alone, which finds the event at fault, and the others are sent again.
 //!
 //! Rows and position are in one transaction, so a crash of the server loses both or none. Only
 //! batches that a crash cannot lose any more are reported as applied. After a crash, the ledger's
