@@ -140,13 +140,14 @@ impl BatchWriter {
         Ok(())
     }
 
-    /// Takes the answers that have arrived. If no batch has come for a while, waits until all
-    /// batches are applied.
+    /// Takes the answers that have arrived. If none is left to come, and no batch has come for a
+    /// while, waits for the disk.
     ///
     /// # Errors
     /// As [`BatchWriter::apply`].
     pub(crate) fn take_answers(&mut self, watch: &ApplyWatch) -> Result<()> {
-        if self.pipeline.pushed_at.elapsed() >= IDLE_TIME {
+        // A statement in flight may wait for a lock. More batches can be sent behind it.
+        if self.pipeline.sent.is_empty() && self.pipeline.pushed_at.elapsed() >= IDLE_TIME {
             return self.finish(watch);
         }
         while let Some(first) = self.pipeline.sent.front() {
