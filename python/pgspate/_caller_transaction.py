@@ -63,8 +63,26 @@ class RowCounts(NamedTuple):
     written: int
 
 
-def refuse_asynchronous(within: Any) -> None:
-    """Raises an error for a session or connection of asyncio, whose calls must be awaited."""
+def refuse_other_objects(bind: Any, within: Any) -> None:
+    """Raises `UsageError` for objects that are no session, connection or engine of SQLAlchemy, and
+    for a session or connection of asyncio in `within`, whose calls must be awaited.
+    """
+    for name, given in (("bind", bind), ("within", within)):
+        cls = given if isinstance(given, type) else type(given)
+        driver = cls.__module__.partition(".")[0]
+        if isinstance(given, type) or hasattr(given, "metadata"):
+            message = f"`{name}` is the model or table {given.__name__ if given is cls else given}"
+            raise UsageError(message, hint="The order of the arguments is `bind, model, rows`.")
+        if isinstance(given, str) or hasattr(given, "render_as_string"):
+            hint = "Give an engine: `sqlalchemy.create_engine(url)`."
+            raise UsageError(f"`{name}` is a URL", hint=hint)
+        if driver in ("psycopg", "psycopg2", "psycopg_pool", "asyncpg"):
+            hint = "Give a session, a connection or an engine of SQLAlchemy. `pgspate.load` takes "
+            hint += "a connection of psycopg as `to=`."
+            raise UsageError(f"`{name}` is an object of {driver}", hint=hint)
+    if hasattr(within, "dialect") and hasattr(within, "connect"):
+        hint = "Give the session or the connection whose transaction is to have the rows."
+        raise UsageError("`within=` is an engine, which has no transaction", hint=hint)
     if hasattr(within, "sync_session") or hasattr(within, "sync_connection"):
         message = f"`within=` is an object of class {type(within).__name__}, which must be awaited"
         hint = "Call pgspate in `await session.run_sync(...)`, whose session is for `within=`."
@@ -167,12 +185,12 @@ def run_sync_script(
         return connection.exec_driver_sql(sql, execution_options={"no_parameters": True})
 
     with connection.begin_nested():
-        for sql in script["begin"]:
-            run(sql)
         old_values = [run(f"select current_setting('{name}')").scalar() for name in
                       script["setting_names"]]
+        for sql in [*script["settings"], *script["begin"]]:
+            run(sql)
         copy_rows(connection, script["stage"], script["columns"], rows)
-        for sql in [*script["settings"], *script["staged"]]:
+        for sql in script["staged"]:
             run(sql)
         report = _compare(run, script)
         if not script["is_check"]:
@@ -207,7 +225,7 @@ def _compare(run: Any, script: dict[str, Any]) -> dict[str, Any]:
         run(sql)
     deleted, updated, inserted = run(script["count"]).one()
     kept = rows - inserted
-    if rows > 0:
+    if rows > 0 and not script["is_check"]:
         percent = script["max_delete"]
         _pgspate.refuse_sync("deletes", [deleted, deleted + kept], max_delete_percent=percent)
     return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from functools import lru_cache
 from itertools import count
 from os import PathLike
@@ -296,7 +297,10 @@ def unwritable_error(
         message = f'a row has a value for "{name}", which the server computes'
         return UsageError(message, hint="Leave this attribute out of the rows.")
     if isinstance(row, dict):
-        return UsageError(f'"{name}" is no attribute of {table_sql}')
+        of_column = [it for it, column in columns.items() if column.name == name]
+        alike = of_column or get_close_matches(name, columns, n=1)
+        hint = f'Did you mean the attribute "{alike[0]}"?' if alike else None
+        return UsageError(f'"{name}" is no attribute of {table_sql}', hint=hint)
     message = f'an object of class {type(row).__name__} has "{name}", which the model lacks'
     return UsageError(message, hint="Write the objects of each class by their own call.")
 

@@ -163,7 +163,7 @@ class SyncReport(Report):
         table: Name of the table, written as in SQL.
         created: Whether the sync created the table.
         added_columns: Columns that ``add_columns=`` added to the table: ``name`` and ``type``.
-        rows_in: Rows of the source.
+        rows_in: Rows of the source. With ``keep="last"``, one for each key.
         inserted: Rows inserted.
         updated: Rows updated.
         updated_hot: Updated rows whose update was HOT: no index was written. ``None`` if other
@@ -263,7 +263,7 @@ class ApplyReport(Report):
         updated: Rows updated. Rows that were equal already do not count.
         deleted: Rows deleted.
         truncated: Tables truncated.
-        missing: Updates and deletes whose row did not exist.
+        missing: Updates whose row did not exist. Deletes count only in tables without a key.
         changes_kept_out: Changes that triggers of the target tables kept out.
         dead_letters: Events that were written to ``pgspate.dead_letter``.
         batches: Transactions committed.

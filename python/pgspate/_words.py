@@ -12,6 +12,10 @@ _IF_EXISTS = (
     "replaces its rows, `create=True` creates a missing table, and `pgspate.sync` changes only "
     "rows that differ."
 )
+_UPSERT = (
+    "`pgspate.sync(..., no_delete=True)` updates rows and inserts new ones. With "
+    "`insert_only=True` it leaves rows that exist as they are."
+)
 _CHUNKS = "Leave it out: pgspate divides the rows itself."
 
 # Hints by the names of the arguments of pandas, polars, dlt, SQLAlchemy and psycopg.
@@ -36,6 +40,8 @@ _HINTS = {
     "chunk_size": _CHUNKS,
     "batch_size": _CHUNKS,
     "method": "Leave it out: pgspate always writes by COPY.",
+    "on_conflict": _UPSERT,
+    "upsert": _UPSERT,
     "overwrite": "Pass `replace=True`.",
     "truncate": "Pass `replace=True`.",
     "mode": 'Call `pgspate.write`, which has `mode="append"`, `"replace"` and `"sync"`.',

@@ -22,7 +22,7 @@ from ._caller_transaction import (
     RowCounts,
     copy_rows,
     qualified_name_and_oid,
-    refuse_asynchronous,
+    refuse_other_objects,
     run_sync_script,
 )
 from ._errors import PlanError, UsageError
@@ -121,8 +121,8 @@ def load(
             table: dicts whose keys are its columns. An object that a session saves itself, after
             `session.add`, is an error.
         within: A session or connection. The rows are written in its transaction, and committed or
-            rolled back with it. A session is flushed first. With ``within=`` no other options are
-            allowed.
+            rolled back with it. A session is flushed first. Sequences are not advanced past given
+            keys. With ``within=`` no other options are allowed.
         **options: As for `pgspate.load`.
 
     Returns:
@@ -155,7 +155,7 @@ def load(
         >>> names
         ['bolt', 'nut', 'washer']
     """
-    refuse_asynchronous(within)
+    refuse_other_objects(bind, within)
     refuse_other_input(rows, options)
     model_table = _ModelTable(model)
     model_table.write_json_as(bind if within is None else within)
@@ -264,7 +264,7 @@ def sync(
         for name in _NOT_WITHIN:
             if name in options:
                 raise UsageError(f"{name} has no effect within a transaction", hint=_OPTION_HINT)
-    refuse_asynchronous(within)
+    refuse_other_objects(bind, within)
     refuse_other_input(rows, options)
     model_table = _ModelTable(model, changes_rows=not options.get("insert_only"))
     model_table.write_json_as(bind if within is None else within)

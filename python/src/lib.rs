@@ -77,7 +77,7 @@ fn plan<'py>(py: Python<'py>, data: CallData<'py>, options: CallOptions<'py>) ->
         with_server(to, |dsn, runtime| {
             let load = load::prepare(options, dsn, runtime)?;
             let report = serde_json::to_value(load.plan_report()).map_err(report_bug)?;
-            as_json(&json!({ "report": report, "text": load.plan().to_string() }))
+            as_json(&json!({ "report": report, "text": load.describe_plan() }))
         })
     })
 }

@@ -44,6 +44,8 @@ def test_other_types_and_casts_are_loaded(db, dsn):
 @pytest.mark.parametrize("ty", ["timestamp", "timestamptz", "date"])
 def test_infinite_times_are_refused(db, dsn, ty, sign):
     relation = duckdb.sql(f"select '{sign}infinity'::{ty} as x")
-    with pytest.raises(pgspate.ServerError, match="out of range"):
+    with pytest.raises(pgspate.ServerError, match="out of range") as raised:
         pgspate.load(relation, "t", create=True, to=dsn)
+    assert "COLUMN::varchar" in raised.value.hint
+    assert "types=" not in raised.value.hint
     assert db.execute("select to_regclass('t')").fetchone() == (None,)

@@ -442,3 +442,41 @@ def test_a_transaction_with_changes_is_refused(dsn, db, driver):
             bind.rollback()
     engine.dispose()
     assert db.execute("select id from things order by id").fetchall() == [(1,), (2,)]
+
+
+def test_within_a_session_locks_and_checks_are_those_of_a_sync(dsn):
+    """`lock_timeout=` counts, a shorter one of the session stays, and a check may find deletes."""
+    engine = sa.create_engine("postgresql+psycopg://", connect_args=parameters(dsn))
+    Base.metadata.create_all(engine)
+    pgspate.sqlalchemy.load(engine, Thing, [{"id": 1}, {"id": 2}])
+    with Session(engine) as session, psycopg.connect(dsn) as other:
+        check = pgspate.sqlalchemy.sync(
+            session, Thing, [{"id": 3}], scope="all", check=True, within=session
+        )
+        assert (check.inserted, check.deleted) == (1, 2)
+        other.execute("select from things where id = 1 for update")
+        for own, given in (("0", 1), ("200ms", 300)):
+            session.execute(sa.text(f"set lock_timeout = '{own}'"))
+            with pytest.raises(sa.exc.OperationalError, match="lock timeout"):
+                pgspate.sqlalchemy.sync(
+                    session, Thing, [{"id": 2}], scope="all", within=session, lock_timeout=given
+                )
+            assert session.scalar(sa.text("show lock_timeout")) == own
+    engine.dispose()
+
+
+def test_other_objects_than_those_of_sqlalchemy_are_refused(dsn):
+    engine = sa.create_engine("postgresql+psycopg://", connect_args=parameters(dsn))
+    with psycopg.connect(dsn) as connection, Session(engine) as session:
+        for bind, within, expected in [
+            (dsn, None, "`bind` is a URL"),
+            (engine.url, None, "`bind` is a URL"),
+            (connection, None, "`bind` is an object of psycopg"),
+            (Thing, None, "`bind` is the model or table Thing"),
+            (Thing.__table__, None, "`bind` is the model or table things"),
+            (session, engine, "`within=` is an engine"),
+            (session, connection, "`within` is an object of psycopg"),
+        ]:
+            with pytest.raises(pgspate.UsageError, match=expected):
+                pgspate.sqlalchemy.load(bind, Thing, ROWS, within=within)
+    engine.dispose()

@@ -128,8 +128,9 @@ def test_dicts_and_tables_are_taken_too(engine):
         named = [{"id": 9, "a note": "by the table's names"}]
         pgspate.sqlalchemy.load(connection, table, named)
     assert [one.note for one in orders(engine)] == ["0", "1", "2", "3", "4", named[0]["a note"]]
-    with pytest.raises(pgspate.UsageError, match='"nope" is no attribute'):
-        pgspate.sqlalchemy.load(engine, Order, [{"nope": 1}])
+    with pytest.raises(pgspate.UsageError, match='"a note" is no attribute') as refused:
+        pgspate.sqlalchemy.load(engine, Order, [{"a note": 1}])
+    assert 'the attribute "note"' in refused.value.hint
     with pytest.raises(pgspate.UsageError, match="neither a dict nor a mapped object"):
         pgspate.sqlalchemy.load(engine, Order, [(1,)])
     assert pgspate.sqlalchemy.load(engine, Order, []).rows_written == 0

@@ -101,7 +101,7 @@ def test_a_call_with_a_key_is_written_once(users, dsn):
         rows = [{"name": "Bob"}, {"name": "Cid"}]
         many = writer.insert_many(rows, idempotency_key="b")
         assert writer.insert_many(rows, idempotency_key="b") == many and len(many) == 2
-        with pytest.raises(pgspate.LedgerError, match="used for other records"):
+        with pytest.raises(pgspate.LedgerError, match="used for another table, other records"):
             writer.insert({"name": "Eve", "age": 1}, idempotency_key="a")
         with pytest.raises(pgspate.UsageError, match="255 bytes"):
             writer.insert({"name": "Ann"}, idempotency_key="k" * 256)

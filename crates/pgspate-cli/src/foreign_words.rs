@@ -1,4 +1,4 @@
-//! Flags of psql, pgloader and other programs, with the flags of pgspate that do the same.
+//! Tips for flags of psql, pgloader and other programs, and for a sync without a scope.
 
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -42,16 +42,32 @@ const WORDS: &[(&str, &str)] = &[
     ("--separator", "'--delimiter' sets the delimiter"),
 ];
 
-/// Replaces clap's tips for a flag that another program has.
+/// The ways to say which rows a sync replaces.
+const SCOPES: &[&str] = &[
+    "'--scope all' makes the whole table equal to the source",
+    "'--scope-by COLUMNS' replaces the rows whose values in these columns occur in the source",
+    "'--no-delete' updates and inserts rows, but deletes none",
+    "'--insert-only' inserts missing rows only",
+];
+
+/// Replaces clap's tips for a flag that another program has, and for a sync without a scope.
 pub(crate) fn explain(mut error: clap::Error) -> clap::Error {
-    if error.kind() != ErrorKind::UnknownArgument {
-        return error;
+    let tips = match (error.kind(), error.get(ContextKind::InvalidArg)) {
+        (ErrorKind::UnknownArgument, Some(ContextValue::String(word))) => {
+            let known = WORDS.iter().find(|(known, _)| known == word);
+            known.map(|(_, tip)| vec![*tip])
+        }
+        (ErrorKind::MissingRequiredArgument, Some(ContextValue::Strings(missing))) => {
+            let lacks_scope = missing.iter().any(|flags| flags.contains("--scope-by"));
+            lacks_scope.then(|| SCOPES.to_vec())
+        }
+        _ => None,
+    };
+    if let Some(tips) = tips {
+        error.remove(ContextKind::SuggestedArg);
+        error.remove(ContextKind::SuggestedValue);
+        let tips = tips.into_iter().map(StyledStr::from).collect();
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
     }
-    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg) else { return error };
-    let Some((_, tip)) = WORDS.iter().find(|(known, _)| known == word) else { return error };
-    error.remove(ContextKind::SuggestedArg);
-    error.remove(ContextKind::SuggestedValue);
-    let tips = vec![StyledStr::from(*tip)];
-    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
     error
 }

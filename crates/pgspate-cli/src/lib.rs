@@ -198,9 +198,12 @@ fn usage_error(text: &str) -> Error {
 
 /// Returns what clap's error proposes, such as a flag with a similar name.
 fn usage_tip(text: &str) -> Option<String> {
-    let tip = text.lines().find_map(|line| line.trim().strip_prefix("tip: "))?;
-    let (first, rest) = tip.split_at_checked(1)?;
-    Some(format!("{}{rest}.", first.to_uppercase()))
+    let tips = text.lines().filter_map(|line| line.trim().strip_prefix("tip: "));
+    let sentences: Vec<String> = tips
+        .filter_map(|tip| tip.split_at_checked(1))
+        .map(|(first, rest)| format!("{}{rest}.", first.to_uppercase()))
+        .collect();
+    (!sentences.is_empty()).then(|| sentences.join(" "))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use pgspate::load::{self, Load, LoadWatch};
+use pgspate::load::{self, LoadWatch};
 use pgspate::{Error, ErrorKind, Result};
 use tokio::runtime::{Handle, Runtime};
 
@@ -28,7 +28,7 @@ pub(crate) fn run(args: LoadArgs, style: TerminalStyle) -> Result<CommandAnswer>
         return Ok(CommandAnswer::Yes);
     }
     if plan {
-        write_stdout_lines(&render_plan(&load), PLAN_LABEL_COLUMNS)?;
+        write_stdout_lines(&load.describe_plan(), PLAN_LABEL_COLUMNS)?;
         return Ok(CommandAnswer::Yes);
     }
     if !quiet {
@@ -55,10 +55,9 @@ pub(crate) fn run(args: LoadArgs, style: TerminalStyle) -> Result<CommandAnswer>
     if json {
         print_json(&report)?;
     }
-    let answer = if report.rows_kept_out + report.rows_rejected == 0 {
-        CommandAnswer::Yes
-    } else {
-        CommandAnswer::No
+    let answer = match report.has_written_all_rows() {
+        true => CommandAnswer::Yes,
+        false => CommandAnswer::No,
     };
     let loaded_meanwhile = report.loaded_already.as_ref().filter(|_| !is_loaded && !quiet);
     if let Some(already) = loaded_meanwhile {
@@ -75,25 +74,6 @@ pub(crate) fn run(args: LoadArgs, style: TerminalStyle) -> Result<CommandAnswer>
     let table = report.table.replace('\'', "'\\''");
     write_command_line(&format!("open it with  {} -c 'table {table} limit 10'", target.psql));
     Ok(answer)
-}
-
-/// Formats what `--plan` shows.
-fn render_plan(load: &Load) -> String {
-    let mut text = String::new();
-    for found in load.evidence() {
-        text += &format!("input    {found}\n");
-    }
-    if let Some(new) = load.new_table() {
-        text += &format!("{};\n", new.sql);
-    }
-    if let Some(sql) = load.add_columns_sql() {
-        text += &format!("{sql};\n");
-    }
-    text += &load.plan().to_string();
-    if let Some(earlier) = load.earlier_runs() {
-        text += &format!("ledger   {earlier}\n");
-    }
-    text
 }
 
 /// The server, the runtime and the handles with which every command that writes rows begins.

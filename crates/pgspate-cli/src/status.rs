@@ -222,27 +222,22 @@ fn render(job: &JobStatus) -> String {
         (None, None) if job.emptied => format!("unfinished, and emptied since: {EMPTIED}"),
         (Some(finished), _) => format!("finished {finished}"),
         (None, Some(worker)) => format!("running in {worker}"),
-        (None, None) if job.parts.is_some() => "unfinished; run its driver again".to_owned(),
+        (None, None) if job.command == "fleet" => "unfinished; run its driver again".to_owned(),
         (None, None) => "unfinished; run the same command again to continue".to_owned(),
     };
     let age = job.age_seconds.map_or_else(String::new, |age| format!(", {} ago", long(age)));
     let from = match job.sources.as_slice() {
-        [] if job.parts.is_some() => {
+        [] if job.command == "fleet" => {
             job.name.as_ref().map_or_else(String::new, |name| format!(" \"{name}\""))
         }
         [] => " nothing".to_owned(),
         [only] => format!(" {only}"),
         [first, rest @ ..] => format!(" {first} and {} more", rest.len()),
     };
-    let rows = plural(job.rows_written.unsigned_abs(), "row");
-    let written = match job.parts.map(|parts| plural(parts.unsigned_abs(), "part")) {
-        Some(parts) if job.finished.is_none() => format!("{parts} written"),
-        Some(parts) => format!("{rows} in {parts}"),
-        None => format!("{rows} in {}", plural(job.chunks.unsigned_abs(), "chunk")),
-    };
+    let written = written(job);
     let rejected = match job.rows_rejected {
-        0 => String::new(),
-        rows => format!(", {} set aside", count(rows)),
+        None | Some(0) => String::new(),
+        Some(rows) => format!(", {} set aside", count(rows)),
     };
     let shadow = match &job.shadow {
         Some(schema) => format!(", so far in the shadow table in schema {schema}"),
@@ -261,6 +256,19 @@ fn render(job: &JobStatus) -> String {
          {changes}",
         job.job, job.command, job.table, job.started,
     )
+}
+
+/// Describes how much of a job is written.
+fn written(job: &JobStatus) -> String {
+    let (Some(chunks), Some(rows)) = (job.chunks, job.rows_written) else {
+        return format!("only role \"{}\" and its members see how much is written", job.role);
+    };
+    let rows = plural(rows.unsigned_abs(), "row");
+    match job.parts.map(|parts| plural(parts.unsigned_abs(), "part")) {
+        Some(parts) if job.finished.is_none() => format!("{parts} written"),
+        Some(parts) => format!("{rows} in {parts}"),
+        None => format!("{rows} in {}", plural(chunks.unsigned_abs(), "chunk")),
+    }
 }
 
 /// Formats a prepared transaction in two lines.

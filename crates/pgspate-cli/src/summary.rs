@@ -94,7 +94,15 @@ pub(crate) fn not_written(report: &LoadReport) -> String {
             let _ = writeln!(text, "    {how}");
         }
         (1.., None, Some(job)) => {
-            let _ = writeln!(text, "  {rows} set aside by job {job}, kept in the ledger");
+            let jobs = match &report.rejecting_jobs[..] {
+                [] => format!("job {job}"),
+                [only] => format!("job {only}"),
+                some => {
+                    let numbers: Vec<String> = some.iter().map(i64::to_string).collect();
+                    format!("jobs {}", numbers.join(", "))
+                }
+            };
+            let _ = writeln!(text, "  {rows} set aside by {jobs}, kept in the ledger");
             let _ = writeln!(text, "  the same command with --rejects FILE writes them to a file");
         }
         _ => {}

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use arrow_array::{
-    ArrayRef, Decimal128Array, Int32Array, RecordBatch, StringArray, TimestampMicrosecondArray,
+    ArrayRef, Decimal128Array, Float64Array, Int32Array, NullArray, RecordBatch, StringArray,
+    TimestampMicrosecondArray,
 };
 
 use crate::support::LoadCase;
@@ -58,7 +59,8 @@ fn another_order_of_the_first_files_columns_is_no_change() {
 }
 
 fn put_parquet<const N: usize>(case: &LoadCase, name: &str, columns: [(&str, ArrayRef); N]) {
-    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    let columns = columns.map(|(name, array)| (name, array, true));
+    let batch = RecordBatch::try_from_iter_with_nullable(columns).unwrap();
     let mut file = Vec::new();
     let mut writer = parquet::arrow::ArrowWriter::try_new(&mut file, batch.schema(), None).unwrap();
     writer.write(&batch).unwrap();
@@ -128,4 +130,38 @@ fn columns_of_parquet_are_chosen_by_name() {
     // Other names rename the fields in their order.
     case.load("t.parquet --table t --columns note,name,id --restart").success();
     assert_eq!(case.rows("t"), ["(1,x,)", "(1,x,)", "(7,x,1)"]);
+}
+
+/// pandas writes integers as floats if one is missing, and texts without a value as nulls.
+#[test]
+fn files_may_have_other_types_and_another_order() {
+    let case = LoadCase::new("create table t (id int, qty int, note text)");
+    let ids = |first: i32| -> ArrayRef { Arc::new(Int32Array::from(vec![first, first + 1])) };
+    let texts = |values: [&str; 2]| -> ArrayRef { Arc::new(StringArray::from(values.to_vec())) };
+    let floats =
+        |values: [Option<f64>; 2]| -> ArrayRef { Arc::new(Float64Array::from(values.to_vec())) };
+    let notes: ArrayRef = Arc::new(NullArray::new(2));
+    let columns = [("id", ids(1)), ("qty", ids(10)), ("note", texts(["a", "b"]))];
+    put_parquet(&case, "land/1.parquet", columns);
+    let columns = [("note", notes), ("qty", floats([Some(3.0), None])), ("id", ids(3))];
+    put_parquet(&case, "land/2.parquet", columns);
+    let columns = [("qty", ids(5)), ("id", ids(5)), ("note", texts(["c", "d"]))];
+    put_parquet(&case, "land/3.parquet", columns);
+    case.load("land --table t --quiet").success();
+    let rows = ["(1,10,a)", "(2,11,b)", "(3,3,)", "(4,,)", "(5,5,c)", "(6,6,d)"];
+    assert_eq!(case.rows("t"), rows);
+    // A value that does not fit is set aside with its own text.
+    let columns = [("id", ids(7)), ("note", texts(["e", "f"])), ("qty", floats([Some(0.5), None]))];
+    put_parquet(&case, "land/4.parquet", columns);
+    case.load("land --table t --rejects bad.ndjson --quiet").partial();
+    let bad = std::fs::read_to_string(case.path("bad.ndjson")).unwrap();
+    assert_eq!(bad, "{\"id\":7,\"note\":\"e\",\"qty\":0.5}\n");
+    assert_eq!(case.rows("t").len(), 7);
+    // The types of a new table are those of the first file.
+    let said = case.refusal("land --table made --create");
+    assert!(said.contains("column \"qty\" has type Float64, not Int32"), "{said}");
+    let columns = [("id", ids(1)), ("note", texts(["a", "b"]))];
+    put_parquet(&case, "land/5.parquet", columns);
+    let said = case.load("land --table t --quiet").refusal();
+    assert!(said.contains("column \"qty\" is missing"), "{said}");
 }

@@ -133,6 +133,9 @@ fn nul_bytes_say_what_removes_them() {
         let said = case.refusal(args);
         assert!(said.contains("`tr -d '\\000'` removes them"), "{args}: {said}");
     }
+    case.put("t.bin", b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0\xff\xff");
+    let said = case.refusal("t.bin --table t");
+    assert!(said.contains("`\\copy TABLE from FILE (format binary)`"), "{said}");
 }
 
 #[test]

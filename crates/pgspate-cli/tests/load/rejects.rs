@@ -406,6 +406,26 @@ fn rejected_rows_are_reported_without_a_rejects_file_too() {
     assert!(gone.contains("job 1 rejected 5 rows, of which the ledger still has 0"), "{gone}");
 }
 
+/// A folder grows after a row of it was set aside.
+#[test]
+fn a_rerun_names_the_jobs_that_set_rows_aside() {
+    let case = LoadCase::new("create table t (id int)");
+    case.put("land/a.csv", "id\n1\nx\n");
+    assert_eq!(case.load("land --table t --rejects bad.csv --quiet").status, Some(1));
+    let again = case.load("land --table t --quiet");
+    assert_eq!(again.status, Some(1), "{}", again.stderr);
+    case.put("land/b.csv", "id\n2\n");
+    case.load("land --table t --quiet").success();
+    let run = case.load("land --table t --quiet");
+    assert_eq!(run.status, Some(0), "the last job has written all rows: {}", run.stderr);
+    assert!(run.stderr.contains("  1 row set aside by job 1, kept"), "{}", run.stderr);
+    case.put("land/c.csv", "id\ny\n");
+    assert_eq!(case.load("land --table t --rejects more.csv --quiet").status, Some(1));
+    let run = case.load("land --table t --quiet");
+    assert_eq!(run.status, Some(1));
+    assert!(run.stderr.contains("  2 rows set aside by jobs 1, 3, kept"), "{}", run.stderr);
+}
+
 #[test]
 fn two_loads_do_not_write_one_file() {
     let case = LoadCase::new("create table t (id int primary key); create table u (id int)");

@@ -33,6 +33,16 @@ fn a_sync_that_deletes_too_many_rows_is_refused() {
 }
 
 #[test]
+fn a_sync_without_a_scope_is_told_its_choices() {
+    let case = new_case();
+    case.put("t.csv", "id,kind,n\n1,a,1\n");
+    let said = sync_and_expect_refusal(&case, "t.csv");
+    for flag in ["--scope all", "--scope-by COLUMNS", "--no-delete", "--insert-only"] {
+        assert!(said.contains(&format!("tip: '{flag}' ")), "{said}");
+    }
+}
+
+#[test]
 fn a_sync_into_a_view_is_refused() {
     let case = new_case();
     case.put("t.csv", "id,kind,n\n1,a,1\n2,a,2\n");

@@ -51,6 +51,23 @@ fn the_error_names_the_missing_grants() {
     assert_eq!(case.value("select count(*) from u where id > 6"), "1");
 }
 
+/// Row-level security hides the chunks of another role's job.
+#[test]
+fn the_state_of_another_roles_job_is_not_invented() {
+    let case = case();
+    let role = TrustRole::new(&case, "plain");
+    for grant in GRANTS {
+        role.grant(grant);
+    }
+    let status = |args: &str| role.run(&format!("status 1 {args}"));
+    assert!(status("").stdout.contains("\n  1 row in 1 chunk, 1 set aside\n"));
+    case.db.run("update pgspate.job set finished = null, chunks = 0, rows_written = 0");
+    let said = status("").stdout;
+    assert!(said.contains(" and its members see how much is written\n"), "{said}");
+    let jobs: serde_json::Value = serde_json::from_str(&status("--json").stdout).unwrap();
+    assert!(jobs[0]["chunks"].is_null() && jobs[0]["rows_written"].is_null(), "{jobs}");
+}
+
 #[test]
 fn a_role_sees_and_forges_nothing_of_another() {
     let case = case();

@@ -74,7 +74,10 @@ fn a_call_that_is_sent_again_gets_the_same_answer() {
     assert_eq!(value(&scene.db, "select count(*) from t"), "41");
     let other = send(&scene, &request, "a", &[record(&["two", "2024-02-29"])]).unwrap_err();
     assert_eq!(kind(&other), ErrorKind::KeyReused);
-    assert_eq!(other.to_string(), "the idempotency key was used for other records");
+    assert_eq!(
+        other.to_string(),
+        "the idempotency key was used for another table, other records or other returned columns"
+    );
     let other_columns = into("t", &["name"]);
     let error = send(&scene, &other_columns, "a", &[record(&["one"])]).unwrap_err();
     assert_eq!(kind(&error), ErrorKind::KeyReused);

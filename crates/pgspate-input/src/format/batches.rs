@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
+use arrow_schema::Schema;
 
 use super::constants::{ConstantColumns, RowTail};
 use super::memory::BatchIter;
@@ -25,9 +26,14 @@ pub struct BatchColumn {
     pub encoder: ColumnEncoder,
 }
 
+/// Returns the columns for batches whose schema is not that of the first input. `None` if it is.
+pub type PlanColumns = Arc<dyn Fn(&Schema) -> Result<Option<Vec<BatchColumn>>> + Send + Sync>;
+
 /// Encodes record batches into the bytes of COPY.
 pub struct BatchesEncoder {
     columns: Vec<BatchColumn>,
+    /// Plans the columns of batches with other schemas. Without it, such batches are refused.
+    other_schemas: Option<PlanColumns>,
     /// The columns that follow `columns`.
     tail: RowTail,
     open: Option<OpenChunk>,
@@ -40,6 +46,8 @@ struct OpenChunk {
     batches: BatchIter,
     mode: EncodeMode,
     batch: Option<RecordBatch>,
+    /// The columns of `batch`, if its schema is not that of the first input.
+    columns: Option<Vec<BatchColumn>>,
     /// The first row of `batch` that is not yet encoded.
     row: usize,
     /// The row number within the chunk of the first row of `batch`.
@@ -56,7 +64,14 @@ impl BatchesEncoder {
             let message = format!("{} columns are more than a table can have", columns.len());
             return Err(Error::new(ErrorKind::Plan, message));
         }
-        Ok(BatchesEncoder { columns, tail: RowTail::default(), open: None, failed: false })
+        let tail = RowTail::default();
+        Ok(BatchesEncoder { columns, other_schemas: None, tail, open: None, failed: false })
+    }
+
+    /// Accepts batches of other schemas, whose columns `plan` returns.
+    #[must_use]
+    pub fn with_other_schemas(self, plan: Option<PlanColumns>) -> BatchesEncoder {
+        BatchesEncoder { other_schemas: plan, ..self }
     }
 
     /// Adds columns that follow the columns of the batches.
@@ -75,7 +90,7 @@ impl ChunkEncoder for BatchesEncoder {
         };
         let batches = source.open()?;
         let mode = if self.tail.set_input(chunk.input) { mode } else { EncodeMode::Text };
-        self.open = Some(OpenChunk { batches, mode, batch: None, row: 0, base: 0 });
+        self.open = Some(OpenChunk { batches, mode, batch: None, columns: None, row: 0, base: 0 });
         self.failed = false;
         Ok(())
     }
@@ -86,7 +101,10 @@ impl ChunkEncoder for BatchesEncoder {
             return Err(Error::new(ErrorKind::Bug, message));
         }
         let filled = match &mut self.open {
-            Some(open) => open.fill((&self.columns, &self.tail), out, piece),
+            Some(open) => {
+                let columns = (self.columns.as_slice(), self.other_schemas.as_ref());
+                open.fill(columns, &self.tail, out, piece)
+            }
             None => Ok(false),
         };
         self.failed = filled.is_err();
@@ -110,9 +128,10 @@ impl ChunkEncoder for BatchesEncoder {
             let batch = batches.next().transpose()?.ok_or_else(|| no_such_row_error(wanted))?;
             let end = base + batch.num_rows() as u64;
             if wanted < end {
+                let others = columns_of_schema(self.other_schemas.as_ref(), &batch)?;
+                let columns = others.as_deref().unwrap_or(&self.columns);
                 let objects =
-                    BatchRows { columns: &self.columns, tail: &self.tail, batch: &batch, base }
-                        .json_objects()?;
+                    BatchRows { columns, tail: &self.tail, batch: &batch, base }.json_objects()?;
                 while let Some(row) = rows.next_if(|row| *row < end) {
                     let bytes = objects.line((row - base) as usize);
                     records.push(InputRecord { place: self.place(chunk, row), bytes });
@@ -127,7 +146,8 @@ impl ChunkEncoder for BatchesEncoder {
 impl OpenChunk {
     fn fill(
         &mut self,
-        (columns, tail): (&[BatchColumn], &RowTail),
+        (columns, other_schemas): (&[BatchColumn], Option<&PlanColumns>),
+        tail: &RowTail,
         out: &mut Encoded,
         piece: usize,
     ) -> Result<bool> {
@@ -140,11 +160,15 @@ impl OpenChunk {
                     self.row = 0;
                     self.batch = None;
                     match self.batches.next().transpose()? {
-                        Some(batch) => self.batch.insert(batch),
+                        Some(batch) => {
+                            self.columns = columns_of_schema(other_schemas, &batch)?;
+                            self.batch.insert(batch)
+                        }
                         None => return Ok(false),
                     }
                 }
             };
+            let columns = self.columns.as_deref().unwrap_or(columns);
             let rows = BatchRows { columns, tail, batch, base: self.base };
             self.row = match self.mode {
                 EncodeMode::Binary => rows.encode_binary(self.row, out, end)?,
@@ -153,6 +177,14 @@ impl OpenChunk {
         }
         Ok(true)
     }
+}
+
+/// Returns the columns of a batch, if its schema is not that of the first input.
+fn columns_of_schema(
+    other_schemas: Option<&PlanColumns>,
+    batch: &RecordBatch,
+) -> Result<Option<Vec<BatchColumn>>> {
+    other_schemas.map_or(Ok(None), |plan| plan(batch.schema_ref()))
 }
 
 /// The rows of one batch, with the columns to encode.

@@ -186,7 +186,7 @@ impl SniffedFormat {
 
 /// Returns the description of a binary file that pgspate does not read, and a hint.
 fn unsupported_file(sample: &[u8]) -> Option<(&'static str, &'static str)> {
-    let known: [(usize, &[u8], _, _); 5] = [
+    let known: [(usize, &[u8], _, _); 6] = [
         (
             0,
             b"SQLite format 3\0",
@@ -201,6 +201,12 @@ fn unsupported_file(sample: &[u8]) -> Option<(&'static str, &'static str)> {
         ),
         (0, b"Obj\x01", "an Avro file", "Convert it to Parquet or JSON."),
         (0, b"ORC", "an ORC file", "Convert it to Parquet, for example with `pyarrow.orc`."),
+        (
+            0,
+            b"PGCOPY\n\xff\r\n\0",
+            "a file of binary COPY",
+            "Load it with psql: `\\copy TABLE from FILE (format binary)`.",
+        ),
         (257, b"ustar", "a tar archive", "Unpack it, and name the files inside."),
     ];
     known

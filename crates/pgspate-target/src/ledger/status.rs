@@ -31,47 +31,63 @@ pub struct JobStatus {
     pub worker: Option<String>,
     /// The schema of the job's shadow table, if the job has one.
     pub shadow: Option<String>,
-    /// Chunks written.
-    pub chunks: i64,
+    /// The role that runs the job.
+    pub role: String,
+    /// Chunks written. `None`, as for the next four numbers: only the job's role may see the chunks
+    /// and parts of an unfinished job.
+    pub chunks: Option<i64>,
     /// Rows read, in these chunks.
-    pub rows_in: i64,
+    pub rows_in: Option<i64>,
     /// Rows written.
-    pub rows_written: i64,
+    pub rows_written: Option<i64>,
     /// Rows rejected.
-    pub rows_rejected: i64,
+    pub rows_rejected: Option<i64>,
     /// Changes to the table that are not put back: `index "a"`.
     pub changes: Vec<String>,
     /// Whether a later server crash has emptied the table or its unlogged partitions.
     pub emptied: bool,
     /// The name of a job of a distributed engine, if it has one.
     pub name: Option<String>,
-    /// The parts that tasks of a distributed engine have written; `None` for other jobs.
+    /// The parts that tasks of a distributed engine have written; `None` for other jobs, too.
     pub parts: Option<i64>,
     /// The number of the latest run of the driver of a distributed engine.
     #[serde(skip)]
     pub fence: Option<i64>,
 }
 
-const LIST: &str = "\
-select j.job, j.command, j.table_name,
-       array(select source ->> 'name' from pgspate.source_file f where f.job = j.job
-             order by input limit 1000),
-       j.started::timestamptz(0)::text, j.finished::timestamptz(0)::text, j.key,
-       j.chunks + coalesce(l.chunks, 0), j.rows_in + coalesce(l.rows_in, 0),
-       j.rows_written + coalesce(l.rows_written, 0), j.rows_rejected + coalesce(l.rows_rejected, 0),
-       case when j.finished is null
-            then extract(epoch from clock_timestamp() - j.started)::bigint end,
-       f.name,
-       case when f.job is not null
-            then coalesce((f.report::jsonb ->> 'parts')::bigint,
-                          (select count(distinct part) from pgspate.part p where p.job = j.job))
-            end, f.fence
-from pgspate.job j left join pgspate.fleet_job f on f.job = j.job left join lateral (
-    select count(*) as chunks, sum(rows_in)::bigint as rows_in,
-           sum(rows_written)::bigint as rows_written, sum(rows_rejected)::bigint as rows_rejected
-    from pgspate.ledger l where l.job = j.job and j.finished is null) l on true
-where $1::bigint is null or j.job = $1
-order by j.job";
+/// Returns the query for jobs. Row-level security hides chunks and parts of other roles.
+fn list_sql() -> String {
+    format!(
+        "select j.job, j.command, j.table_name, \
+                array(select source ->> 'name' from pgspate.source_file f where f.job = j.job \
+                      order by input limit 1000), \
+                j.started::timestamptz(0)::text, j.finished::timestamptz(0)::text, j.key, \
+                case when v.is_visible then j.chunks + coalesce(l.chunks, 0) end, \
+                case when v.is_visible then j.rows_in + coalesce(l.rows_in, 0) end, \
+                case when v.is_visible then j.rows_written + coalesce(l.rows_written, 0) end, \
+                case when v.is_visible then j.rows_rejected + coalesce(l.rows_rejected, 0) end, \
+                case when j.finished is null \
+                     then extract(epoch from clock_timestamp() - j.started)::bigint end, \
+                f.name, \
+                case when v.is_visible and f.job is not null \
+                     then coalesce((f.report::jsonb ->> 'parts')::bigint, \
+                         (select count(distinct part) from pgspate.part p where p.job = j.job)) \
+                     end, \
+                f.fence, j.role::text \
+         from pgspate.job j left join pgspate.fleet_job f on f.job = j.job \
+         cross join lateral ( \
+             select j.finished is not null or {} \
+                    or not row_security_active('pgspate.ledger'::regclass) as is_visible) v \
+         left join lateral ( \
+             select count(*) as chunks, sum(rows_in)::bigint as rows_in, \
+                    sum(rows_written)::bigint as rows_written, \
+                    sum(rows_rejected)::bigint as rows_rejected \
+             from pgspate.ledger l where l.job = j.job and j.finished is null) l on true \
+         where $1::bigint is null or j.job = $1 \
+         order by j.job",
+        policies::IS_OURS
+    )
+}
 
 /// Reads all jobs in the order in which they started, or one job. Empty without a ledger.
 ///
@@ -86,7 +102,7 @@ pub async fn list_jobs(client: &Client, job: Option<i64>) -> Result<Vec<JobStatu
         };
     }
     let failed = || server_error("could not read the ledger, schema \"pgspate\"".to_owned());
-    let rows = client.fetch_all(LIST, &[&job]).await.map_err(failed())?;
+    let rows = client.fetch_all(&list_sql(), &[&job]).await.map_err(failed())?;
     if let (true, Some(job)) = (rows.is_empty(), job) {
         return Err(unknown_job_error(job));
     }
@@ -121,6 +137,7 @@ pub async fn list_jobs(client: &Client, job: Option<i64>) -> Result<Vec<JobStatu
             name: row.get(12),
             parts: row.get(13),
             fence: row.get(14),
+            role: row.get(15),
         });
     }
     Ok(jobs)

@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 
 use super::options::ApplyOptions;
 use super::route::{Router, TableMap};
-use super::stream_origin::{StreamOrigin, check_sources_are_new, find_origin, stream_name};
+use super::stream_origin::{StreamOrigin, find_origin, find_position, stream_name};
 use crate::Result;
 use crate::source::Input;
 use pgspate_replication::kafka::{KafkaTopics, TopicPartition};
@@ -59,8 +59,7 @@ pub fn plan(options: &ApplyOptions, dsn: Dsn, runtime: &Handle) -> Result<ApplyP
     let names = TableMap::parse(&options.maps, &options.tables)?;
     let found = find_origin(options, runtime)?;
     let stream = stream_name(options, &found)?;
-    let mark = runtime.block_on(read_position_in_ledger(&dsn, &stream))?;
-    runtime.block_on(check_sources_are_new(options, &found, &stream, &mark, &dsn))?;
+    let mark = runtime.block_on(find_position(options, &found, &stream, &dsn))?;
     let unknown = options.unknown_columns;
     let router = Router::new(dsn.clone(), names, unknown, options.limits, runtime.clone());
     let router = runtime.block_on(router)?;

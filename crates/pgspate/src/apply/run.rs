@@ -18,7 +18,7 @@ use super::batch::{
 use super::initial_copy::InitialCopy;
 use super::line_source::{LinePosition, LineSource};
 use super::options::ApplyOptions;
-use super::plan::{read_partition_positions, read_position_in_ledger};
+use super::plan::read_partition_positions;
 use super::report::{ApplyReport, warnings};
 use super::route::{ApplyTable, Router, TableMap};
 use super::stream_origin::{self, StreamOrigin};
@@ -73,10 +73,8 @@ pub fn prepare(options: ApplyOptions, dsn: Dsn, runtime: &Handle) -> Result<Appl
         direct_rows: options.direct_rows,
         inputs: stream_origin::source_names(&origin),
     };
-    let mark = runtime.block_on(read_position_in_ledger(&settings.dsn, &stream))?;
-    let check =
-        stream_origin::check_sources_are_new(&options, &origin, &stream, &mark, &settings.dsn);
-    runtime.block_on(check)?;
+    let mark = stream_origin::find_position(&options, &origin, &stream, &settings.dsn);
+    let mark = runtime.block_on(mark)?;
     if let StreamOrigin::Slot(slot) = &origin {
         SlotStart::choose(slot, &mark, options.creates_slot, options.copies_rows)?;
     }
@@ -128,7 +126,9 @@ impl ApplyRun<'_> {
     fn run_inputs(self, inputs: Vec<Input>, router: Router) -> Result<ApplyReport> {
         let mut writer = self.open_writer(false)?;
         let files = stream_origin::file_names(&inputs);
-        self.runtime.block_on(writer.record_files(&files))?;
+        if !files.is_empty() {
+            self.runtime.block_on(writer.record_files(&files))?;
+        }
         self.runtime.block_on(writer.check_unlogged_kept())?;
         let (follows, stream) = (self.options.follows, self.stream.clone());
         let source = LineSource { inputs, follows, stream };

@@ -1,6 +1,7 @@
 //! Finds the origin of a stream: files, a replication slot, or Kafka topics.
 
 use tokio::runtime::Handle;
+use tokio_postgres::Client;
 
 use super::options::ApplyOptions;
 use crate::source::{self, Input};
@@ -84,32 +85,50 @@ pub(super) fn stream_name(options: &ApplyOptions, origin: &StreamOrigin) -> Resu
     })
 }
 
-/// Refuses files and topics of another stream. Streams that the user has named are not checked.
+/// Reads the ledger's position of the stream. Refuses files and topics of another stream, unless
+/// the user has named the stream.
 ///
 /// # Errors
 /// [`ErrorKind::Ledger`] if another stream has applied one of the files or topics.
-pub(super) async fn check_sources_are_new(
+pub(super) async fn find_position(
     options: &ApplyOptions,
     origin: &StreamOrigin,
     stream: &str,
-    mark: &StreamPosition,
     dsn: &Dsn,
-) -> Result<()> {
-    match origin {
-        _ if options.stream.is_some() => Ok(()),
-        StreamOrigin::Inputs(inputs) => check_files_are_new(inputs, stream, mark, dsn).await,
-        StreamOrigin::KafkaTopics(topics) => check_topics_are_new(topics, stream, dsn).await,
-        StreamOrigin::Slot(_) => Ok(()),
-    }
+) -> Result<StreamPosition> {
+    let connection = dsn.connect("pgspate apply").await?;
+    let client = &connection.client;
+    let found = async {
+        let mark = ledger::read_stream_position(client, stream, "").await?;
+        match origin {
+            _ if options.stream.is_some() => {}
+            StreamOrigin::Inputs(inputs) => {
+                if mark == StreamPosition::default() {
+                    check_earlier_name(inputs, client).await?;
+                }
+                check_files_are_new(inputs, stream, client).await?;
+            }
+            StreamOrigin::KafkaTopics(topics) => {
+                check_topics_are_new(topics, stream, client).await?;
+            }
+            StreamOrigin::Slot(_) => {}
+        }
+        Ok(mark)
+    };
+    let found = found.await;
+    connection.close().await;
+    found
 }
 
 /// Refuses topics of another stream. If the topics are named in another order, their stream has
 /// another name. All messages would then be applied again.
-async fn check_topics_are_new(topics: &kafka::KafkaTopics, stream: &str, dsn: &Dsn) -> Result<()> {
-    let connection = dsn.connect("pgspate apply").await?;
-    let found = ledger::find_stream_of_topics(&connection.client, stream, topics.names()).await;
-    connection.close().await;
-    let Some((other, topic)) = found? else { return Ok(()) };
+async fn check_topics_are_new(
+    topics: &kafka::KafkaTopics,
+    stream: &str,
+    client: &Client,
+) -> Result<()> {
+    let found = ledger::find_stream_of_topics(client, stream, topics.names()).await?;
+    let Some((other, topic)) = found else { return Ok(()) };
     let message = format!("topic \"{topic}\" was applied as part of stream \"{other}\"");
     Err(Error::new(ErrorKind::Ledger, message).hint(format!(
         "A stream is named after its first topic. Add `--stream '{other}'`, which continues that \
@@ -118,28 +137,26 @@ async fn check_topics_are_new(topics: &kafka::KafkaTopics, stream: &str, dsn: &D
     )))
 }
 
+/// Refuses files whose stream has another name in the ledger: earlier versions named a stream after
+/// the path of its first file, as it was written.
+async fn check_earlier_name(inputs: &[Input], client: &Client) -> Result<()> {
+    let spelled = inputs.first().map_or("-", Input::name);
+    let earlier = ledger::read_stream_position(client, spelled, "").await?;
+    if earlier == StreamPosition::default() {
+        return Ok(());
+    }
+    let message = format!("an earlier version applied \"{spelled}\" as a stream of this name");
+    Err(Error::new(ErrorKind::Ledger, message).hint(format!(
+        "Add `--stream {spelled}`, which continues that stream. Streams are now named after the \
+         full path of their first file."
+    )))
+}
+
 /// Refuses files of another stream. If the first file of a stream is missing, the next file would
 /// begin a new stream. The events of all files would then be applied again.
-async fn check_files_are_new(
-    inputs: &[Input],
-    stream: &str,
-    mark: &StreamPosition,
-    dsn: &Dsn,
-) -> Result<()> {
-    let files = file_names(inputs);
-    let connection = dsn.connect("pgspate apply").await?;
-    let found = ledger::find_stream_of_files(&connection.client, stream, &files).await;
-    let spelled = inputs.first().map_or("-", Input::name);
-    let older = ledger::read_stream_position(&connection.client, spelled, "").await;
-    connection.close().await;
-    if *mark == StreamPosition::default() && older? != StreamPosition::default() {
-        let message = format!("an earlier version applied \"{spelled}\" as a stream of this name");
-        return Err(Error::new(ErrorKind::Ledger, message).hint(format!(
-            "Add `--stream {spelled}`, which continues that stream. Streams are now named after \
-             the full path of their first file."
-        )));
-    }
-    let Some((other, file)) = found? else { return Ok(()) };
+async fn check_files_are_new(inputs: &[Input], stream: &str, client: &Client) -> Result<()> {
+    let found = ledger::find_stream_of_files(client, stream, &file_names(inputs)).await?;
+    let Some((other, file)) = found else { return Ok(()) };
     let message = format!("\"{file}\" was applied as part of stream \"{other}\"");
     Err(Error::new(ErrorKind::Ledger, message).hint(format!(
         "Name all files of the stream in their order, with those that are applied already, or \

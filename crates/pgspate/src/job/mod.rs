@@ -242,4 +242,15 @@ impl JobSession {
             _ => 0,
         }
     }
+
+    /// Returns which jobs have rejected rows, if these have loaded everything.
+    pub(crate) fn earlier_rejecting_jobs(&self) -> Vec<i64> {
+        match &self.ledger_state.found {
+            JobLookup::Finished(finished) => {
+                let rejecting = finished.jobs.iter().filter(|job| job.rows_rejected > 0);
+                rejecting.map(|job| job.job).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
 }

@@ -8,7 +8,7 @@ use tokio_postgres::error::SqlState;
 
 use crate::format::guessed_type::{GuessedType, value_of_error};
 use crate::format::infer::{self, ColumnType};
-use crate::reading::{is_json_nan, missing_table_error, refused_value};
+use crate::reading::{is_exported_infinity, is_json_nan, missing_table_error, refused_value};
 use crate::{Error, ErrorKind, Result};
 use pgspate_base::{did_you_mean, is_alike, truncate_ident};
 use pgspate_target::connect::Connection;
@@ -365,6 +365,9 @@ pub(crate) fn wider_type<'a>(
 ) -> Option<(&'a pgspate_target::TargetColumn, ColumnType)> {
     // Class 22 is "data exception": a value of the wrong form or size.
     if !error.sqlstate()?.code().starts_with("22") {
+        return None;
+    }
+    if is_exported_infinity(error) {
         return None;
     }
     if error.refusal().is_none() && error.sqlstate() == Some(&SqlState::INVALID_DATETIME_FORMAT) {

@@ -143,6 +143,20 @@ impl Load {
         self.to_add.as_ref().filter(|_| !self.is_loaded()).map(ColumnsToAdd::sql)
     }
 
+    /// Returns the plan as text: what was found about the input, the SQL for a new table or new
+    /// columns, the plan itself, and what the ledger knows about earlier runs.
+    pub fn describe_plan(&self) -> String {
+        let evidence = self.evidence().iter().map(|found| format!("input    {found}\n"));
+        let created = self.new_table().map(|new| new.sql.clone());
+        let statements = [created, self.add_columns_sql()].into_iter().flatten();
+        let earlier = self.earlier_runs().map(|earlier| format!("ledger   {earlier}\n"));
+        evidence
+            .chain(statements.map(|sql| format!("{sql};\n")))
+            .chain([self.plan().to_string()])
+            .chain(earlier)
+            .collect()
+    }
+
     /// Loads the input. Blocks until everything is committed or rolled back.
     ///
     /// # Errors
@@ -236,10 +250,10 @@ impl Load {
     /// Returns the report, if the ledger says that the input is already loaded.
     fn report_if_loaded(&mut self, watch: &LoadWatch) -> Result<Option<LoadReport>> {
         let JobLookup::Finished(finished) = &self.job.ledger_state.found else { return Ok(None) };
-        self.write_rejects_again(&finished.jobs)?;
+        let writes_rejects = self.write_rejects_again(&finished.jobs)?;
         let fleet = self.report_member(watch);
         let report = LoadReport::new(self, CopyOutcome::default(), watch, Vec::new(), 0.0, None);
-        Ok(Some(report.of_member(fleet)))
+        Ok(Some(LoadReport { writes_rejects, ..report }.of_member(fleet)))
     }
 
     /// Borrows the parts of the load that `care` needs.

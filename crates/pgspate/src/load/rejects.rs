@@ -115,25 +115,26 @@ impl Load {
     }
 
     /// Writes the rejects of finished jobs again, if the load has a file of rejects. A file that is
-    /// still there stays as it is: its rows may have been corrected.
+    /// still there stays as it is: its rows may have been corrected. Returns whether rejects were
+    /// written.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] if the file cannot be written. [`ErrorKind::Ledger`] if the ledger has
     /// deleted some of the rejects.
-    pub(super) fn write_rejects_again(&self, jobs: &[JobRecord]) -> Result<()> {
+    pub(super) fn write_rejects_again(&self, jobs: &[JobRecord]) -> Result<bool> {
         let rejecting: Vec<_> = jobs.iter().filter(|job| job.rows_rejected > 0).collect();
         let (Some(path), [first, ..]) = (&self.options.rejects, &rejecting[..]) else {
-            return Ok(());
+            return Ok(false);
         };
         let _guard = lock_rejects_file(path, first.job, &self.reading.names())?;
         if fs::metadata(path).is_ok_and(|found| found.len() > 0) {
-            return Ok(());
+            return Ok(false);
         }
         let ids: Vec<JobId> = rejecting.iter().map(|job| JobId(job.job)).collect();
         let rows = rejecting.iter().map(|job| job.rows_rejected.unsigned_abs()).sum();
         let written = self.write_rejects_of(&ids)?;
         if written == rows {
-            return Ok(());
+            return Ok(true);
         }
         let names: Vec<_> = ids.iter().map(|job| format!("job {}", job.0)).collect();
         let message = format!(

@@ -222,6 +222,13 @@ pub struct LoadReport {
     /// Which job had already loaded everything, and when, in words.
     #[serde(skip)]
     pub loaded_already: Option<String>,
+    /// The jobs that have rejected rows, if the input was already loaded.
+    #[serde(skip)]
+    pub rejecting_jobs: Vec<i64>,
+    /// Whether this run has written rows into the file of rejected rows, if the input was already
+    /// loaded.
+    #[serde(skip)]
+    pub writes_rejects: bool,
 }
 
 impl LoadReport {
@@ -283,7 +290,23 @@ impl LoadReport {
             names_warning: load.reading.names_warning.clone(),
             fleet: None,
             loaded_already: load.earlier_runs().filter(|_| load.is_loaded()),
+            rejecting_jobs: load.job.earlier_rejecting_jobs(),
+            writes_rejects: false,
         }
+    }
+
+    /// Returns whether all rows were written. If the input was already loaded, the job that did so
+    /// last counts, and the file of rejects, if it was written again. So a load that is run again
+    /// after a lost connection gives the same answer.
+    pub fn has_written_all_rows(&self) -> bool {
+        let rejected = match &self.loaded_already {
+            Some(_) => {
+                self.writes_rejects
+                    || self.job.is_some_and(|last| self.rejecting_jobs.contains(&last))
+            }
+            None => self.rows_rejected > 0,
+        };
+        !rejected && self.rows_kept_out == 0
     }
 
     /// Adds which member of a fleet the load was, if any.

@@ -308,18 +308,27 @@ fn choose_route(
     };
     let null_field = Field::new("", DataType::Null, true);
     let source = types.get(field).unwrap_or(&null_field);
-    match ColumnEncoder::new(source, &column.ty, session) {
-        Ok(encoder) => Ok(ColumnRoute::Batch(encoder)),
-        Err(reason) => {
-            let message = format!(
-                "cannot convert column \"{}\" of the input to type {} of column \"{}\": {reason}",
-                source.name(),
-                column.ty.name,
-                column.name
-            );
-            Err(Error::new(ErrorKind::Type, message))
-        }
-    }
+    Ok(ColumnRoute::Batch(batch_encoder(source, &column.name, &column.ty, session)?))
+}
+
+/// Returns the encoder of an Arrow column for the table's column `name`.
+///
+/// # Errors
+/// [`ErrorKind::Type`] if the values cannot be converted.
+pub(crate) fn batch_encoder(
+    source: &Field,
+    name: &str,
+    ty: &PgType,
+    session: &SessionSettings,
+) -> Result<ColumnEncoder> {
+    ColumnEncoder::new(source, ty, session).map_err(|reason| {
+        let message = format!(
+            "cannot convert column \"{}\" of the input to type {} of column \"{name}\": {reason}",
+            source.name(),
+            ty.name,
+        );
+        Error::new(ErrorKind::Type, message)
+    })
 }
 
 /// A table column that the input does not have.

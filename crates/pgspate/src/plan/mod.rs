@@ -20,8 +20,8 @@ use arrow_schema::Field;
 
 pub(crate) use atomic::check_replaceable;
 pub use atomic::{AtomicMethod, AtomicPlan, ReplaceMode};
-pub(crate) use columns::are_fields;
 pub use columns::{ColumnRoute, OmittedColumn, PlannedColumn, match_fields};
+pub(crate) use columns::{are_fields, batch_encoder};
 pub use constants::ConstantTexts;
 pub(crate) use constants::{check_encoding, constant_names};
 pub(crate) use date_formats::hint_date_format;

@@ -57,6 +57,10 @@ pub struct RowPlan {
     pub chunk_bytes: usize,
     /// The input's encoding, if it is not UTF-8.
     pub encoding: Option<String>,
+    /// Whether the types of some columns were guessed from the first input.
+    pub has_guessed_types: bool,
+    /// The settings of the session on which encoders depend.
+    pub session: SessionSettings,
 }
 
 impl RowPlan {
@@ -81,11 +85,20 @@ impl RowPlan {
         date_formats::plan_date_formats(table, input, request, &mut columns)?;
         constants::plan_constants(table, session, input, request, &mut columns)?;
         let (mode, mode_reason) = choose_mode(&columns, encoding.as_deref());
-        Ok(RowPlan { columns, mode, mode_reason, chunk_bytes: CHUNK_BYTES, encoding })
+        Ok(RowPlan {
+            columns,
+            mode,
+            mode_reason,
+            chunk_bytes: CHUNK_BYTES,
+            encoding,
+            has_guessed_types: !request.guessed_columns.is_empty(),
+            session: session.clone(),
+        })
     }
 
     /// Names the columns whose types were guessed from the input's first rows.
     pub(crate) fn set_guessed_columns(&mut self, names: &[String]) {
+        self.has_guessed_types |= !names.is_empty();
         for column in self.columns.iter_mut().filter(|it| it.date_format.is_none()) {
             let is_guessed = column.constant().is_none() && names.contains(&column.name);
             column.guessed_type = GuessedType::of(&column.ty.name).filter(|_| is_guessed);

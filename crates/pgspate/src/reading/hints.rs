@@ -136,6 +136,15 @@ pub(crate) fn is_json_nan(error: &Error) -> bool {
     tokens.iter().any(|token| detail.contains(token))
 }
 
+/// Returns whether the server refused a date or time that is infinite in DuckDB. In Arrow and
+/// Parquet it has the largest or smallest number. As text it would be another date.
+pub(crate) fn is_exported_infinity(error: &Error) -> bool {
+    let values =
+        ["5881580-07-11", "5877642-06-24 BC", "292277026596-12-04 15:30:07", "290309-12-21 19:59"];
+    error.sqlstate() == Some(&SqlState::DATETIME_FIELD_OVERFLOW)
+        && error.messages().iter().any(|it| values.iter().any(|value| it.contains(value)))
+}
+
 /// Returns whether a value is a number with a decimal comma: `1.234,50`. The comma of `1,234` may
 /// separate thousands.
 fn has_decimal_comma(value: &str) -> bool {
@@ -152,6 +161,12 @@ fn has_decimal_comma(value: &str) -> bool {
 /// Adds a hint to the server's error about a value: about NaN in JSON, about a decimal comma, or
 /// about the encoding.
 pub(crate) fn hint_value(error: Error, plan: &RowPlan) -> Error {
+    if is_exported_infinity(&error) {
+        return error.hint(
+            "DuckDB exports an infinite date or time as this value. Cast the column in the query: \
+             `COLUMN::varchar` is `infinity`.",
+        );
+    }
     if error.sqlstate() != Some(&SqlState::INVALID_TEXT_REPRESENTATION) {
         return hint_encoding(error, plan);
     }

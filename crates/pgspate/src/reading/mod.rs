@@ -8,6 +8,7 @@
 //! first input. An input that changes during the run is an error. This module sends and commits
 //! nothing.
 
+mod batch_columns;
 mod column_names;
 mod constants;
 mod hints;
@@ -28,7 +29,9 @@ use serde_json::{Map, Value};
 
 pub(crate) use constants::check_constants;
 use hints::hint_pattern;
-pub(crate) use hints::{hint_encoding_name, hint_value, is_json_nan, refused_value};
+pub(crate) use hints::{
+    hint_encoding_name, hint_value, is_exported_infinity, is_json_nan, refused_value,
+};
 pub use options::{InputOrigin, ReadingOptions};
 pub use sample::SAMPLE_BYTES;
 pub use sniff_inputs::{dialect, read_schema};
@@ -40,7 +43,7 @@ pub(crate) use survey::{
 pub use watch::LoadWatch;
 
 use crate::format::arrow::{ArrowCutter, ArrowFile, ArrowStreamCutter};
-use crate::format::batches::{BatchColumn, BatchesEncoder};
+use crate::format::batches::BatchesEncoder;
 use crate::format::constants::ConstantColumns;
 use crate::format::delimited::{
     self, CopyFormat, CutOptions, DelimitedCutter, DelimitedEncoder, Dialect, Eol, MapFields,
@@ -98,6 +101,8 @@ pub(crate) struct FieldMapping {
     map: MapFields,
     /// The names of the columns.
     columns: Arc<[String]>,
+    /// Whether record batches must have the types of the first input.
+    fixes_types: bool,
 }
 
 /// How records are found and read.
@@ -277,7 +282,7 @@ impl SniffedInputs {
         Ok(match &self.shape {
             RecordShape::Delimited { dialect, .. } => {
                 let (dialect, header) = (dialect.clone(), self.sniffed.header);
-                let FieldMapping { map, columns } = mapping.clone();
+                let FieldMapping { map, columns, .. } = mapping.clone();
                 let options = CutOptions { dialect, header, chunk_bytes, map, columns };
                 let cutter = self
                     .check_later_input(index, reader()?)
@@ -290,18 +295,18 @@ impl SniffedInputs {
             }
             RecordShape::Columns { schema, origin: BatchOrigin::Stream } => {
                 let cutter = ArrowStreamCutter::open(input.name(), reader()?, index)?;
-                check_same_schema(schema, &cutter.schema())?;
+                batch_columns::check_schema(schema, &cutter.schema(), mapping.fixes_types)?;
                 Box::new(cutter)
             }
             RecordShape::Columns { schema, .. } => {
                 let ranges = input.ranges()?;
                 if self.sniffed.format == Format::Parquet {
                     let file = ParquetFile::open(input.name(), ranges)?;
-                    check_same_schema(schema, file.schema())?;
+                    batch_columns::check_schema(schema, file.schema(), mapping.fixes_types)?;
                     Box::new(ParquetCutter::new(Arc::new(file), index))
                 } else {
                     let file = ArrowFile::open(input.name(), ranges)?;
-                    check_same_schema(schema, file.schema())?;
+                    batch_columns::check_schema(schema, file.schema(), mapping.fixes_types)?;
                     Box::new(ArrowCutter::new(Arc::new(file), index))
                 }
             }
@@ -347,7 +352,7 @@ impl SniffedInputs {
             };
             Ok((fields, field_of))
         });
-        FieldMapping { map, columns }
+        FieldMapping { map, columns, fixes_types: plan.has_guessed_types }
     }
 
     /// Returns a function that returns a new encoder for each lane.
@@ -381,12 +386,15 @@ impl SniffedInputs {
                 let encoder = format.encoder;
                 Ok(Box::new(move || encoder(options.clone())))
             }
-            RecordShape::Columns { .. } => {
-                let columns = plan_batch_columns(plan)?;
+            RecordShape::Columns { schema, origin } => {
+                let columns = batch_columns::planned(plan)?;
                 BatchesEncoder::new(columns.clone())?;
+                let is_program = matches!(origin, BatchOrigin::Program(_));
+                let others = (!is_program).then(|| batch_columns::for_other_schemas(plan, schema));
                 Ok(Box::new(move || {
                     let encoder = BatchesEncoder::new(columns.clone()).expect("made once already");
-                    Box::new(encoder.with_constants(constants.clone()))
+                    let encoder = encoder.with_constants(constants.clone());
+                    Box::new(encoder.with_other_schemas(others.clone()))
                 }))
             }
         }
@@ -536,47 +544,6 @@ fn delimited_column(column: &crate::plan::PlannedColumn) -> delimited::Delimited
         force_null: column.force_null,
         force_not_null: column.force_not_null,
     }
-}
-
-/// Returns the columns of record batches with their encoders.
-fn plan_batch_columns(plan: &RowPlan) -> Result<Vec<BatchColumn>> {
-    let column = |column: &crate::plan::PlannedColumn| match &column.route {
-        ColumnRoute::Batch(encoder) => Ok(BatchColumn {
-            name: column.name.clone(),
-            index: column.field,
-            encoder: encoder.clone(),
-        }),
-        _ => Err(Error::new(ErrorKind::Bug, "a column of a batch was planned as a field")),
-    };
-    plan.field_columns().map(column).collect()
-}
-
-/// Checks that an input has the same columns as the first input.
-fn check_same_schema(first: &SchemaRef, other: &SchemaRef) -> Result<()> {
-    let names = |schema: &SchemaRef| -> Vec<_> {
-        let fields = schema.fields().iter();
-        fields.map(|field| (field.name().clone(), field.data_type().clone())).collect()
-    };
-    let (first, other) = (names(first), names(other));
-    if first == other {
-        return Ok(());
-    }
-    let differing = other.iter().find(|field| !first.contains(field));
-    let same_name = differing.and_then(|(name, _)| first.iter().find(|(known, _)| known == name));
-    let detail = match (differing, same_name) {
-        (Some((name, ty)), Some((_, known))) => {
-            format!("column \"{name}\" has type {ty}, not {known}")
-        }
-        (Some((name, _)), None) => format!("column \"{name}\" is not among them"),
-        // The input lacks a column, or has the same ones in another order.
-        _ => match first.iter().find(|field| !other.contains(field)) {
-            Some((name, _)) => format!("column \"{name}\" is missing"),
-            None => "their order is another one".to_owned(),
-        },
-    };
-    let message = format!("the columns differ from the columns of the first input: {detail}");
-    Err(Error::new(ErrorKind::Format, message)
-        .hint("Load inputs with different columns one after the other."))
 }
 
 /// Returns names that can be compared between inputs. In names that are not UTF-8 each byte becomes

@@ -21,12 +21,13 @@ use pgspate_target::connect::Connection;
 use pgspate_target::measure::{self, Measurement};
 use pgspate_target::{UPDATES_PER_VACUUM, quote_literal, server_error};
 
-/// Query for the advice. Columns: the table's fillfactor; the names of unused indexes that are not
-/// unique; the columns of these indexes. Then numbers: updates of the table; HOT updates; updates
-/// between two vacuums; rows.
+/// Query for the advice. Columns: the largest fillfactor of the table and its partitions; the names
+/// of unused indexes that are not unique; the columns of these indexes. Then numbers: updates of
+/// the table; HOT updates; updates between two vacuums; rows. The last column is whether the table
+/// has partitions. Only they have a fillfactor then.
 const ADVICE_FACTS_SQL: &str = "\
-select coalesce((select option_value::int from pg_class c, pg_options_to_table(c.reloptions)
-                 where c.oid = $1::oid and option_name = 'fillfactor'), 100),
+select coalesce(max(coalesce((select option_value::int from pg_options_to_table(part.reloptions)
+                              where option_name = 'fillfactor'), 100)), 100)::int4,
        array(select i.indexrelid::regclass::text
              from pg_index i join pg_class c on c.oid = i.indrelid and c.relkind in ('r', 'm')
              where i.indrelid = $1 and pg_stat_get_numscans(i.indexrelid) = 0 and not i.indisunique
@@ -43,9 +44,11 @@ select coalesce((select option_value::int from pg_class c, pg_options_to_table(c
        coalesce(sum(pg_stat_get_tuples_updated(oid)), 0)::int8,
        coalesce(sum(pg_stat_get_tuples_hot_updated(oid)), 0)::int8,
        coalesce(sum(UPDATES_PER_VACUUM), 0)::int8,
-       coalesce(sum(pg_stat_get_live_tuples(oid)), 0)::int8
-from (select relid::oid from pg_partition_tree($1::oid::regclass)
-      union select $1::oid) parts(oid)";
+       coalesce(sum(pg_stat_get_live_tuples(oid)), 0)::int8,
+       coalesce(bool_or(oid <> $1::oid), false)
+from (select oid, reloptions from pg_class
+      where relkind <> 'p' and (oid = $1::oid or oid in
+            (select relid from pg_partition_tree($1::oid::regclass)))) part";
 
 /// Minimum staged bytes of a sync that is measured on servers that publish statistics only after a
 /// pause. Waiting for the statistics would take longer than a smaller sync.
@@ -363,6 +366,7 @@ async fn read_advice_facts(client: &Client, sync: &PreparedSync) -> Result<Advic
         history: [count_at(&row, 3), count_at(&row, 4)],
         updates_per_vacuum: count_at(&row, 5),
         rows: count_at(&row, 6),
+        has_partitions: row.get(7),
         can_split: false,
     })
 }

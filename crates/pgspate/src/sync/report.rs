@@ -19,7 +19,7 @@ pub struct SyncReport {
     pub created: bool,
     /// Columns that the sync added to the table.
     pub added_columns: Vec<AddedColumn>,
-    /// Rows of the source.
+    /// Rows of the source. With `--keep last`, one for each key.
     pub rows_in: u64,
     /// Rows that were inserted.
     pub inserted: u64,
@@ -238,8 +238,10 @@ impl SyncReport {
 
 /// Facts that the advice depends on.
 pub(super) struct AdviceFacts {
-    /// The table's fillfactor; 100 unless set.
+    /// The largest fillfactor of the table and its partitions; 100 unless set.
     pub(super) fillfactor: i32,
+    /// Whether the table has partitions. Only they have a fillfactor then.
+    pub(super) has_partitions: bool,
     /// Numbers of updates and of HOT updates in the server's statistics.
     pub(super) history: [u64; 2],
     /// Updates between two vacuums, in the server's statistics.
@@ -295,11 +297,16 @@ pub(super) fn advice(report: &SyncReport, facts: &AdviceFacts) -> Vec<String> {
     let fillfactor = advised_fillfactor(report.updated, report.rows_in)
         .min(advised_fillfactor(facts.updates_per_vacuum, facts.rows.max(report.rows_in)));
     if facts.fillfactor > fillfactor && facts.unused.is_empty() {
+        let table = &report.table;
+        let (of, each) = match facts.has_partitions {
+            true => (format!("for each partition of {table}, "), "PARTITION"),
+            false => (String::new(), table.as_str()),
+        };
         advice.push(format!(
-            "{} % of the updates found room in their page; to leave room for more, run alter table \
-             {} set (fillfactor = {fillfactor}), and vacuum full or cluster the table once",
+            "{} % of the updates found room in their page; to leave room for more, {of}run alter \
+             table {each} set (fillfactor = {fillfactor}), and vacuum full or cluster the table \
+             once",
             100 * hot / updated,
-            report.table
         ));
     }
     advice
@@ -334,6 +341,7 @@ mod tests {
         };
         let facts = |fillfactor| AdviceFacts {
             fillfactor,
+            has_partitions: false,
             history: [9000, 0],
             updates_per_vacuum: 900,
             rows: 30_000,
@@ -346,6 +354,9 @@ mod tests {
         let said = advice(&report(10_000, 100), &facts(100));
         assert!(said[0].starts_with("1 % of the updates"), "{said:?}");
         assert!(said[0].contains("(fillfactor = 60)"), "{said:?}");
+        let parts = AdviceFacts { has_partitions: true, ..facts(100) };
+        let said = advice(&report(10_000, 100), &parts);
+        assert!(said[0].contains("for each partition of t, run alter table PARTITION"), "{said:?}");
         // With few changes, a table that is larger by two thirds does not pay.
         assert!(advice(&report(2000, 0), &facts(100))[0].contains("(fillfactor = 90)"));
         assert_eq!(advice(&report(2000, 0), &facts(90)).len(), 0);
@@ -371,6 +382,7 @@ mod tests {
         };
         let facts = |can_split| AdviceFacts {
             fillfactor: 100,
+            has_partitions: false,
             history: [0, 0],
             updates_per_vacuum: 0,
             rows: 0,

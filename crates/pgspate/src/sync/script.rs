@@ -22,7 +22,8 @@ pub struct SyncScript {
     pub oid: u32,
     /// Statements that wait for other syncs of the same rows and create the stage.
     pub begin: Vec<String>,
-    /// Settings of the transaction, for the statements from `staged` on.
+    /// Settings of the transaction, for all statements. A shorter `lock_timeout` of the caller
+    /// stays.
     pub settings: Vec<String>,
     /// Names of these settings, so that the caller can restore them.
     pub setting_names: Vec<String>,
@@ -87,9 +88,16 @@ impl PreparedSync {
         let analyze = format!("analyze {} ({})", stage::STAGE_NAME, statements.lookup_columns());
         let (deletes, updates) = self.allowed_writes();
         let all = matches!(self.options.scope, Scope::All | Scope::Where(_));
-        let settings: Vec<String> =
+        let mut settings: Vec<String> =
             planner::SETTINGS.split(';').map(|it| it.trim().into()).collect();
         let name = |it: &String| it.split_whitespace().nth(2).unwrap_or_default().to_owned();
+        let mut setting_names: Vec<String> = settings.iter().map(name).collect();
+        setting_names.push("lock_timeout".to_owned());
+        let timeout = self.options.limits.lock_timeout_millis();
+        settings.push(format!(
+            "select set_config('lock_timeout', '{timeout}', true) from pg_settings \
+             where name = 'lock_timeout' and setting::int4 not between 1 and {timeout}"
+        ));
         SyncScript {
             table: table.sql_name.clone(),
             oid: table.oid,
@@ -97,7 +105,7 @@ impl PreparedSync {
                 .chain([drop(stage::STAGE_NAME)])
                 .chain(stage.create_statements().iter().cloned())
                 .collect(),
-            setting_names: settings.iter().map(name).collect(),
+            setting_names,
             settings,
             stage: stage::STAGE_NAME,
             columns,

@@ -285,9 +285,10 @@ impl RecordSession {
             return answer;
         };
         if known.fingerprint != key.fingerprint {
-            let message = "the idempotency key was used for other records";
+            let message = "the idempotency key was used for another table, other records or other \
+                           returned columns";
             return Err(Error::new(ErrorKind::KeyReused, message)
-                .hint("Send each call that writes something else with a key of its own."));
+                .hint("Send each call that writes or returns something else with its own key."));
         }
         let rows = known.rows.unsigned_abs();
         Ok(InsertOutcome { rows, returned: known.answer, is_repeat: true })
