@@ -143,8 +143,8 @@ impl Load {
         self.to_add.as_ref().filter(|_| !self.is_loaded()).map(ColumnsToAdd::sql)
     }
 
-    /// Returns the plan as text: what was found about the input, the SQL for a new table or new
-    /// columns, the plan itself, and what the ledger knows about earlier runs.
+    /// Returns the plan as text. Before it comes what was found about the input, and the SQL for a
+    /// new table or new columns. After it comes what the ledger knows about earlier runs.
     pub fn describe_plan(&self) -> String {
         let evidence = self.evidence().iter().map(|found| format!("input    {found}\n"));
         let created = self.new_table().map(|new| new.sql.clone());
