@@ -67,20 +67,19 @@ def refuse_other_objects(bind: Any, within: Any) -> None:
     """Raises `UsageError` for objects that are no session, connection or engine of SQLAlchemy, and
     for a session or connection of asyncio in `within`, whose calls must be awaited.
     """
-    for name, given in (("bind", bind), ("within", within)):
-        cls = given if isinstance(given, type) else type(given)
-        driver = cls.__module__.partition(".")[0]
-        if isinstance(given, type) or hasattr(given, "metadata"):
-            message = f"`{name}` is the model or table {given.__name__ if given is cls else given}"
-            raise UsageError(message, hint="The order of the arguments is `bind, model, rows`.")
-        if isinstance(given, str) or hasattr(given, "render_as_string"):
-            hint = "Give an engine: `sqlalchemy.create_engine(url)`."
-            raise UsageError(f"`{name}` is a URL", hint=hint)
-        if driver in ("psycopg", "psycopg2", "psycopg_pool", "asyncpg"):
-            hint = "Give a session, a connection or an engine of SQLAlchemy. `pgspate.load` takes "
-            hint += "a connection of psycopg as `to=`."
-            raise UsageError(f"`{name}` is an object of {driver}", hint=hint)
-    if hasattr(within, "dialect") and hasattr(within, "connect"):
+    name, given = ("bind", bind) if within is None else ("within", within)
+    driver = type(given).__module__.partition(".")[0]
+    if isinstance(given, type) or hasattr(given, "c"):
+        hint = "The order of the arguments is `bind, model, rows`."
+        raise UsageError(f"`{name}` is a model or a table", hint=hint)
+    if isinstance(given, str) or hasattr(given, "render_as_string"):
+        hint = "Give an engine: `sqlalchemy.create_engine(url)`."
+        raise UsageError(f"`{name}` is a URL", hint=hint)
+    if driver in ("psycopg", "psycopg2", "psycopg_pool", "asyncpg"):
+        hint = "Give a session, a connection or an engine of SQLAlchemy. `pgspate.load` takes "
+        hint += "a connection of psycopg as `to=`."
+        raise UsageError(f"`{name}` is an object of {driver}", hint=hint)
+    if hasattr(within, "dialect") and not hasattr(within, "in_transaction"):
         hint = "Give the session or the connection whose transaction is to have the rows."
         raise UsageError("`within=` is an engine, which has no transaction", hint=hint)
     if hasattr(within, "sync_session") or hasattr(within, "sync_connection"):

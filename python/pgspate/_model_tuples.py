@@ -298,7 +298,8 @@ def unwritable_error(
         return UsageError(message, hint="Leave this attribute out of the rows.")
     if isinstance(row, dict):
         of_column = [it for it, column in columns.items() if column.name == name]
-        alike = of_column or get_close_matches(name, columns, n=1)
+        # Keys of dicts need not be texts.
+        alike = of_column or (get_close_matches(name, columns, n=1) if type(name) is str else [])
         hint = f'Did you mean the attribute "{alike[0]}"?' if alike else None
         return UsageError(f'"{name}" is no attribute of {table_sql}', hint=hint)
     message = f'an object of class {type(row).__name__} has "{name}", which the model lacks'

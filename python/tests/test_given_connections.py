@@ -472,8 +472,8 @@ def test_other_objects_than_those_of_sqlalchemy_are_refused(dsn):
             (dsn, None, "`bind` is a URL"),
             (engine.url, None, "`bind` is a URL"),
             (connection, None, "`bind` is an object of psycopg"),
-            (Thing, None, "`bind` is the model or table Thing"),
-            (Thing.__table__, None, "`bind` is the model or table things"),
+            (Thing, None, "`bind` is a model or a table"),
+            (Thing.__table__, None, "`bind` is a model or a table"),
             (session, engine, "`within=` is an engine"),
             (session, connection, "`within` is an object of psycopg"),
         ]:

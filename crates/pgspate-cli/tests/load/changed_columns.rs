@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use arrow_array::{
-    ArrayRef, Decimal128Array, Float64Array, Int32Array, NullArray, RecordBatch, StringArray,
-    TimestampMicrosecondArray,
+    ArrayRef, BooleanArray, Decimal128Array, Float64Array, Int32Array, NullArray, RecordBatch,
+    StringArray, TimestampMicrosecondArray,
 };
 
 use crate::support::LoadCase;
@@ -147,7 +147,10 @@ fn files_may_have_other_types_and_another_order() {
     put_parquet(&case, "land/2.parquet", columns);
     let columns = [("qty", ids(5)), ("id", ids(5)), ("note", texts(["c", "d"]))];
     put_parquet(&case, "land/3.parquet", columns);
-    case.load("land --table t --quiet").success();
+    let said = case.load("land --table t").success();
+    let warning = "1 file has other types than the first: in \"land/2.parquet\", column \"qty\" \
+                   has type Float64, not Int32";
+    assert!(said.replace("\n      … ", " ").contains(warning), "{said}");
     let rows = ["(1,10,a)", "(2,11,b)", "(3,3,)", "(4,,)", "(5,5,c)", "(6,6,d)"];
     assert_eq!(case.rows("t"), rows);
     // A value that does not fit is set aside with its own text.
@@ -158,10 +161,36 @@ fn files_may_have_other_types_and_another_order() {
     assert_eq!(bad, "{\"id\":7,\"note\":\"e\",\"qty\":0.5}\n");
     assert_eq!(case.rows("t").len(), 7);
     // The types of a new table are those of the first file.
-    let said = case.refusal("land --table made --create");
-    assert!(said.contains("column \"qty\" has type Float64, not Int32"), "{said}");
-    let columns = [("id", ids(1)), ("note", texts(["a", "b"]))];
-    put_parquet(&case, "land/5.parquet", columns);
-    let said = case.load("land --table t --quiet").refusal();
-    assert!(said.contains("column \"qty\" is missing"), "{said}");
+    let said = case.refusal("land --table made --create").replace("\n      … ", " ");
+    assert!(said.contains("column \"note\" has type Null, not Utf8View"), "{said}");
+}
+
+#[test]
+fn files_with_other_columns_are_refused() {
+    let case = LoadCase::new("create table t (id int, qty int)");
+    let numbers = || -> ArrayRef { Arc::new(Int32Array::from(vec![1, 2])) };
+    let floats = || -> ArrayRef { Arc::new(Float64Array::from(vec![1.0, 2.0])) };
+    let truths = || -> ArrayRef { Arc::new(BooleanArray::from(vec![true, false])) };
+    for folder in ["less", "more", "bool"] {
+        let columns = [("id", numbers()), ("qty", numbers())];
+        put_parquet(&case, &format!("{folder}/1.parquet"), columns);
+    }
+    put_parquet(&case, "less/2.parquet", [("id", numbers())]);
+    let columns = [("id", numbers()), ("qty", numbers()), ("note", numbers())];
+    put_parquet(&case, "more/2.parquet", columns);
+    put_parquet(&case, "bool/2.parquet", [("id", numbers()), ("qty", truths())]);
+    put_parquet(&case, "twice/1.parquet", [("v", numbers()), ("v", numbers())]);
+    put_parquet(&case, "twice/2.parquet", [("v", numbers()), ("v", floats())]);
+    for (args, expected) in [
+        ("less", "column \"qty\" is missing"),
+        ("more", "column \"note\" is not among them"),
+        ("bool", "cannot convert column \"qty\" of the input to type integer"),
+        ("twice --columns id,qty", "several columns have the name \"v\""),
+    ] {
+        let said = case.load(&format!("{args} --table t --quiet")).refusal();
+        let place = format!("at: {}/2.parquet", args.split(' ').next().unwrap());
+        let said = said.replace("\n      … ", " ");
+        assert!(said.contains(expected) && said.contains(&place), "{args}: {said}");
+    }
+    assert_eq!(case.rows("t"), Vec::<String>::new());
 }

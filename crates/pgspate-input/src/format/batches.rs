@@ -312,7 +312,7 @@ impl<'a> BatchRows<'a> {
         let expected = column.encoder.data_type();
         Error::new(ErrorKind::Format, format!("column is {found}, expected type {expected}"))
             .at(place)
-            .hint("Load files with different schemas in separate commands.")
+            .hint("Give batches of one schema.")
     }
 }
 

@@ -154,7 +154,7 @@ impl Load {
         for index in known.unproven() {
             let content = match self.reading.read_content(&self.plan.rows, index) {
                 // The file was loaded by itself, and its columns differ from those of the others.
-                Err(error) if error.kind() == ErrorKind::Format => None,
+                Err(error) if matches!(error.kind(), ErrorKind::Format | ErrorKind::Type) => None,
                 content => content?,
             };
             let is_alone = self.reading.inputs.len() == 1;

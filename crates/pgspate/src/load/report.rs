@@ -285,6 +285,7 @@ impl LoadReport {
                 .flatten()
                 .cloned()
                 .chain(load.reading.warnings())
+                .chain(watch.other_types_warning())
                 .collect(),
             input: load.reading.sniffed.evidence.clone(),
             names_warning: load.reading.names_warning.clone(),

@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use arrow_schema::{DataType, Schema, SchemaRef};
 
-use crate::format::batches::{BatchColumn, PlanColumns};
+use crate::format::batches::BatchColumn;
 use crate::plan::{ColumnRoute, PlannedColumn, RowPlan, batch_encoder};
 use crate::{Error, ErrorKind, Result};
+use pgspate_target::{PgType, SessionSettings};
 
 /// Returns the columns of the first input, with their encoders.
 pub(super) fn planned(plan: &RowPlan) -> Result<Vec<BatchColumn>> {
@@ -25,59 +26,100 @@ pub(super) fn planned(plan: &RowPlan) -> Result<Vec<BatchColumn>> {
     plan.field_columns().map(column).collect()
 }
 
-/// Returns a function that plans the columns of inputs whose schema differs from `first`, the
-/// schema of the first input.
-pub(super) fn for_other_schemas(plan: &RowPlan, first: &SchemaRef) -> PlanColumns {
-    let columns: Vec<_> = plan
-        .field_columns()
-        .map(|column| (column.name.clone(), column.field, column.ty.clone()))
-        .collect();
-    let (session, first) = (plan.session.clone(), Arc::clone(first));
-    Arc::new(move |schema: &Schema| {
-        if fields(&first).eq(fields(schema)) {
-            return Ok(None);
-        }
-        let column = |(name, index, ty): &(String, usize, _)| {
-            let field = first.field(*index).name();
-            let found = schema.column_with_name(field);
-            let (index, field) = found.ok_or_else(|| differing_error(&is_missing(field)))?;
-            let encoder = batch_encoder(field, name, ty, &session)?;
-            Ok(BatchColumn { name: name.clone(), index, encoder })
-        };
-        columns.iter().map(column).collect::<Result<Vec<_>>>().map(Some)
-    })
+/// The schema of the first input, and what is needed to plan the columns of other schemas.
+pub(super) struct BatchSchemas {
+    first: SchemaRef,
+    columns: Vec<WrittenColumn>,
+    session: SessionSettings,
+    /// Whether all inputs must have the types of the first one, as types of the table's columns
+    /// were guessed from them.
+    fixes_types: bool,
 }
 
-/// Checks that an input has the columns of the first input. With `fixes_types`, their types must be
-/// equal, too: the types of the table's columns were guessed from them.
-pub(super) fn check_schema(first: &Schema, other: &Schema, fixes_types: bool) -> Result<()> {
-    for (name, ty) in fields(other) {
-        match first.column_with_name(name).map(|(_, field)| field.data_type()) {
-            None => {
+/// A column of the table that gets values of the inputs.
+struct WrittenColumn {
+    name: String,
+    /// The index of its field in the first schema.
+    index: usize,
+    ty: PgType,
+}
+
+impl BatchSchemas {
+    pub(super) fn new(plan: &RowPlan, first: &SchemaRef) -> BatchSchemas {
+        let column = |column: &PlannedColumn| WrittenColumn {
+            name: column.name.clone(),
+            index: column.field,
+            ty: column.ty.clone(),
+        };
+        BatchSchemas {
+            first: Arc::clone(first),
+            columns: plan.field_columns().map(column).collect(),
+            session: plan.session.clone(),
+            fixes_types: plan.has_guessed_types,
+        }
+    }
+
+    /// Returns the columns for inputs of a schema. `None` if it is the first input's.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Format`] if the schema has other columns. [`ErrorKind::Type`] if values cannot
+    /// be converted.
+    pub(super) fn columns_of(&self, schema: &Schema) -> Result<Option<Vec<BatchColumn>>> {
+        if fields(&self.first).eq(fields(schema)) {
+            return Ok(None);
+        }
+        self.check(schema)?;
+        let column = |column: &WrittenColumn| {
+            let index = schema.index_of(self.first.field(column.index).name());
+            let index = index.map_err(|error| differing_error(&error.to_string()))?;
+            let WrittenColumn { name, ty, .. } = column;
+            let encoder = batch_encoder(schema.field(index), name, ty, &self.session)?;
+            Ok(BatchColumn { name: name.clone(), index, encoder })
+        };
+        self.columns.iter().map(column).collect::<Result<Vec<_>>>().map(Some)
+    }
+
+    /// Returns in words a written column that has another type than in the first input, if any.
+    pub(super) fn other_type(&self, schema: &Schema) -> Option<String> {
+        self.columns.iter().find_map(|column| {
+            let first = self.first.field(column.index);
+            let found = schema.field_with_name(first.name()).ok()?.data_type();
+            let differs = found != first.data_type() && *found != DataType::Null;
+            differs.then(|| {
+                format!("column \"{}\" has type {found}, not {}", first.name(), first.data_type())
+            })
+        })
+    }
+
+    /// Checks that a schema has the columns of the first one, and each once.
+    fn check(&self, schema: &Schema) -> Result<()> {
+        for (name, ty) in fields(schema) {
+            let Ok(first) = self.first.field_with_name(name) else {
                 return Err(differing_error(&format!("column \"{name}\" is not among them")));
-            }
-            Some(known) if fixes_types && known != ty => {
+            };
+            if self.fixes_types && first.data_type() != ty {
+                let known = first.data_type();
                 let detail = format!("column \"{name}\" has type {ty}, not {known}");
                 return Err(differing_error(&detail));
             }
-            Some(_) => {}
         }
-    }
-    if first.fields().len() != other.fields().len() {
-        return Err(differing_error("their number is another one"));
-    }
-    match fields(first).find(|(name, _)| other.column_with_name(name).is_none()) {
-        Some((name, _)) => Err(differing_error(&is_missing(name))),
-        None => Ok(()),
+        for (name, _) in fields(&self.first) {
+            let count = fields(schema).filter(|(other, _)| *other == name).count();
+            let known = fields(&self.first).filter(|(other, _)| *other == name).count();
+            if count == 0 {
+                return Err(differing_error(&format!("column \"{name}\" is missing")));
+            }
+            // Values go to their columns by name.
+            if count > 1 || known > 1 {
+                return Err(differing_error(&format!("several columns have the name \"{name}\"")));
+            }
+        }
+        Ok(())
     }
 }
 
 fn fields(schema: &Schema) -> impl Iterator<Item = (&String, &DataType)> {
     schema.fields().iter().map(|field| (field.name(), field.data_type()))
-}
-
-fn is_missing(field: &str) -> String {
-    format!("column \"{field}\" is missing")
 }
 
 fn differing_error(detail: &str) -> Error {

@@ -24,9 +24,10 @@ mod watch;
 
 use std::sync::Arc;
 
-use arrow_schema::SchemaRef;
+use arrow_schema::{Schema, SchemaRef};
 use serde_json::{Map, Value};
 
+use batch_columns::BatchSchemas;
 pub(crate) use constants::check_constants;
 use hints::hint_pattern;
 pub(crate) use hints::{
@@ -43,7 +44,7 @@ pub(crate) use survey::{
 pub use watch::LoadWatch;
 
 use crate::format::arrow::{ArrowCutter, ArrowFile, ArrowStreamCutter};
-use crate::format::batches::BatchesEncoder;
+use crate::format::batches::{BatchesEncoder, PlanColumns};
 use crate::format::constants::ConstantColumns;
 use crate::format::delimited::{
     self, CopyFormat, CutOptions, DelimitedCutter, DelimitedEncoder, Dialect, Eol, MapFields,
@@ -101,8 +102,8 @@ pub(crate) struct FieldMapping {
     map: MapFields,
     /// The names of the columns.
     columns: Arc<[String]>,
-    /// Whether record batches must have the types of the first input.
-    fixes_types: bool,
+    /// The schemas that inputs of record batches may have.
+    schemas: Option<Arc<BatchSchemas>>,
 }
 
 /// How records are found and read.
@@ -293,24 +294,41 @@ impl SniffedInputs {
                 let input = KeyedInput { name: input.name().to_owned(), reader: reader()? };
                 (format.cutter)(input, chunk_bytes)
             }
-            RecordShape::Columns { schema, origin: BatchOrigin::Stream } => {
+            RecordShape::Columns { origin: BatchOrigin::Stream, .. } => {
                 let cutter = ArrowStreamCutter::open(input.name(), reader()?, index)?;
-                batch_columns::check_schema(schema, &cutter.schema(), mapping.fixes_types)?;
+                self.check_schema(index, &cutter.schema(), mapping, watch)?;
                 Box::new(cutter)
             }
-            RecordShape::Columns { schema, .. } => {
+            RecordShape::Columns { .. } => {
                 let ranges = input.ranges()?;
                 if self.sniffed.format == Format::Parquet {
                     let file = ParquetFile::open(input.name(), ranges)?;
-                    batch_columns::check_schema(schema, file.schema(), mapping.fixes_types)?;
+                    self.check_schema(index, file.schema(), mapping, watch)?;
                     Box::new(ParquetCutter::new(Arc::new(file), index))
                 } else {
                     let file = ArrowFile::open(input.name(), ranges)?;
-                    batch_columns::check_schema(schema, file.schema(), mapping.fixes_types)?;
+                    self.check_schema(index, file.schema(), mapping, watch)?;
                     Box::new(ArrowCutter::new(Arc::new(file), index))
                 }
             }
         })
+    }
+
+    /// Checks that the columns of an input can be written. Notes types other than the first
+    /// input's.
+    fn check_schema(
+        &self,
+        index: usize,
+        schema: &SchemaRef,
+        mapping: &FieldMapping,
+        watch: &LoadWatch,
+    ) -> Result<()> {
+        let Some(schemas) = &mapping.schemas else { return Ok(()) };
+        schemas.columns_of(schema)?;
+        if let Some(other) = schemas.other_type(schema) {
+            watch.note_other_type(self.inputs[index].name(), other);
+        }
+        Ok(())
     }
 
     /// Returns, for each column of the record batches, its table column.
@@ -352,7 +370,11 @@ impl SniffedInputs {
             };
             Ok((fields, field_of))
         });
-        FieldMapping { map, columns, fixes_types: plan.has_guessed_types }
+        let schemas = match &self.shape {
+            RecordShape::Columns { schema, .. } => Some(Arc::new(BatchSchemas::new(plan, schema))),
+            _ => None,
+        };
+        FieldMapping { map, columns, schemas }
     }
 
     /// Returns a function that returns a new encoder for each lane.
@@ -390,7 +412,10 @@ impl SniffedInputs {
                 let columns = batch_columns::planned(plan)?;
                 BatchesEncoder::new(columns.clone())?;
                 let is_program = matches!(origin, BatchOrigin::Program(_));
-                let others = (!is_program).then(|| batch_columns::for_other_schemas(plan, schema));
+                let schemas = (!is_program).then(|| Arc::new(BatchSchemas::new(plan, schema)));
+                let others: Option<PlanColumns> = schemas.map(|schemas| {
+                    Arc::new(move |schema: &Schema| schemas.columns_of(schema)) as _
+                });
                 Ok(Box::new(move || {
                     let encoder = BatchesEncoder::new(columns.clone()).expect("made once already");
                     let encoder = encoder.with_constants(constants.clone());

@@ -259,6 +259,7 @@ impl<'a> SyncAttempts<'a> {
             }
         }
         report.warnings.extend(sync.staging.reading.warnings());
+        report.warnings.extend(self.watch.other_types_warning());
         if report.rows_in == 0 && matches!(sync.options.scope, Scope::By(_)) {
             let warning = "the source has no rows, so `--scope-by` finds no scope, and no row is \
                            deleted; `--scope` names the rows by a condition";

@@ -94,10 +94,12 @@ impl PreparedSync {
         let mut setting_names: Vec<String> = settings.iter().map(name).collect();
         setting_names.push("lock_timeout".to_owned());
         let timeout = self.options.limits.lock_timeout_millis();
-        settings.push(format!(
-            "select set_config('lock_timeout', '{timeout}', true) from pg_settings \
-             where name = 'lock_timeout' and setting::int4 not between 1 and {timeout}"
-        ));
+        if timeout > 0 {
+            settings.push(format!(
+                "select set_config('lock_timeout', '{timeout}', true) from pg_settings \
+                 where name = 'lock_timeout' and setting::int4 not between 1 and {timeout}"
+            ));
+        }
         SyncScript {
             table: table.sql_name.clone(),
             oid: table.oid,
