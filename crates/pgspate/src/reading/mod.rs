@@ -55,9 +55,7 @@ use crate::format::memory::{BatchTarget, BatchesCutter, ProgramBatches};
 use crate::format::parquet::{ParquetCutter, ParquetFile};
 use crate::format::sniff::{Format, SniffedFormat};
 use crate::format::{ChainCutter, ChunkEncoder, Cutter, OpenCutter, infer};
-use crate::plan::{
-    ColumnRoute, InputFacts, RowPlan, RowRequest, check_encoding, constant_names, match_fields,
-};
+use crate::plan::{InputFacts, RowPlan, RowRequest, check_encoding, constant_names, match_fields};
 use crate::source::Input;
 use crate::{Error, ErrorKind, Result};
 use pgspate_base::is_alike;
