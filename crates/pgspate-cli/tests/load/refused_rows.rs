@@ -369,8 +369,9 @@ fn equal_keys_on_standard_input_are_refused() {
     let run = thread::scope(|scope| {
         let load = scope.spawn(|| case.load_from(rows, "- --table big --quiet --lanes 4"));
         wait_until("another lane has the second row", || {
-            let sql = "select exists (select from pg_locks where locktype = 'advisory' \
-                       and (classid, objid) = (0, 8))";
+            let sql = "select exists (select from pg_locks join pg_database d on d.oid = database \
+                       where locktype = 'advisory' and (classid, objid) = (0, 8) \
+                         and datname = current_database())";
             case.value(sql) == "t"
         });
         runtime.block_on(holder.batch_execute("commit")).unwrap();

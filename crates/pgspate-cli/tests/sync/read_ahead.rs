@@ -28,6 +28,15 @@ fn new_case() -> LoadCase {
     case
 }
 
+/// Returns how many sessions of the case's database wait for a lock of this type. Other tests use
+/// other databases of the server.
+fn count_waits(case: &LoadCase, lock_type: &str) -> String {
+    case.value(&format!(
+        "select count(*) from pg_locks l join pg_stat_activity a using (pid) \
+         where not l.granted and l.locktype = '{lock_type}' and a.datname = current_database()"
+    ))
+}
+
 /// Returns a file with the rows of these meters as they are in the table.
 fn csv_text(meters: std::ops::RangeInclusive<u32>) -> String {
     let mut text = "meter,at,value,note\n".to_owned();
@@ -176,10 +185,7 @@ fn a_row_that_changes_after_it_was_read_is_written() {
         .block_on(client.batch_execute("begin; update t set note = 'x' where (meter, at) = (3, 4)"))
         .unwrap();
     let child = spawn(&mut command(&case, "t.csv --scope all --json --quiet"));
-    wait_until("the sync waits for the row", || {
-        case.value("select count(*) from pg_locks where not granted and locktype = 'transactionid'")
-            == "1"
-    });
+    wait_until("the sync waits for the row", || count_waits(&case, "transactionid") == "1");
     runtime.block_on(client.batch_execute("commit")).unwrap();
     let run = finish(child);
     assert_eq!(run.status, Some(0), "{}", run.stderr);
@@ -195,10 +201,7 @@ fn an_interrupted_sync_leaves_nothing_behind() {
     let lock = "select pg_advisory_lock(hashtextextended('pgspate sync all', 't'::regclass::int8))";
     runtime.block_on(client.batch_execute(lock)).unwrap();
     let child = spawn(&mut command(&case, "t.csv --scope all"));
-    wait_until("the sync waits for the lock", || {
-        case.value("select count(*) from pg_locks where not granted and locktype = 'advisory'")
-            == "1"
-    });
+    wait_until("the sync waits for the lock", || count_waits(&case, "advisory") == "1");
     let pid = child.id().to_string();
     assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
     let run = finish(child);
@@ -228,10 +231,7 @@ fn the_table_cannot_be_rewritten_or_truncated_during_a_sync() {
     runtime.block_on(client.batch_execute("select pg_advisory_lock(42)")).unwrap();
     let args = "t.csv --scope all --read-ahead always --json --quiet";
     let child = spawn(&mut command(&case, args));
-    wait_until("the sync waits while it stages", || {
-        case.value("select count(*) from pg_locks where not granted and locktype = 'advisory'")
-            == "1"
-    });
+    wait_until("the sync waits while it stages", || count_waits(&case, "advisory") == "1");
     for sql in ["truncate t", "vacuum full t", "alter table t add z int"] {
         runtime.block_on(client.batch_execute("set lock_timeout = '100ms'")).unwrap();
         let refused = runtime.block_on(client.batch_execute(sql)).unwrap_err();
@@ -266,8 +266,7 @@ fn a_sync_does_not_wait_behind_a_session_that_waits_for_the_sync() {
     runtime.block_on(client.batch_execute(lock)).unwrap();
     let child = spawn(&mut command(&case, "t.csv --scope all --read-ahead always --quiet"));
     wait_until("the sync waits before it reads the table", || {
-        case.value("select count(*) from pg_locks where not granted and locktype = 'advisory'")
-            == "1"
+        count_waits(&case, "advisory") == "1"
     });
     let is_waiting = |statement: &str| {
         let sql = format!(
@@ -308,10 +307,7 @@ fn a_sync_that_is_interrupted_while_it_stages_says_so_once() {
     let (runtime, client) = session(&case.db.dsn());
     runtime.block_on(client.batch_execute("select pg_advisory_lock(42)")).unwrap();
     let child = spawn(&mut command(&case, "t.csv --scope all --read-ahead always --quiet"));
-    wait_until("the sync waits while it stages", || {
-        case.value("select count(*) from pg_locks where not granted and locktype = 'advisory'")
-            == "1"
-    });
+    wait_until("the sync waits while it stages", || count_waits(&case, "advisory") == "1");
     interrupt(&child);
     let run = finish(child);
     assert_eq!(run.status, Some(130), "{}", run.stderr);
