@@ -59,8 +59,8 @@ pub use session_settings::{COMMITS_WAIT, read_session, value_settings_sql};
 pub use similar_table::suggest_table;
 pub use storage::{StorageFacts, TableStorage};
 pub use table::{
-    ALTERED_TABLES, DEFINITION_MARK_SQL, KnownDefinitions, LEDGER_SCHEMA, NO_HYPERTABLE_GUARD,
-    REFUSE_ALTERED_TABLES, TargetColumn, TargetTable, Trigger, UniqueKey, check_is_user_schema,
+    ALTERED_TABLES, KnownDefinitions, LEDGER_SCHEMA, NO_HYPERTABLE_GUARD, REFUSE_ALTERED_TABLES,
+    TargetColumn, TargetTable, Trigger, UniqueKey, check_is_user_schema, find_definition_mark_sql,
     is_unaltered_sql,
 };
 pub use table_lookup::FoundTable;

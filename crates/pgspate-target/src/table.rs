@@ -198,42 +198,52 @@ pub static REFUSE_ALTERED_TABLES: LazyLock<String> = LazyLock::new(|| {
 /// of [`KnownDefinitions`].
 pub static ALTERED_TABLES: LazyLock<String> = LazyLock::new(|| altered_tables_sql("c.oid"));
 
-/// A mark of the definition of table `c` that costs the server less than [`FINGERPRINT`]. It has
-/// the table's row in `pg_class`, the number of its other rows in the catalog, and the sum of the
-/// transactions that wrote them. Every alteration writes rows by a later transaction. So equal
-/// marks mean equal definitions. Different marks may mean equal definitions too, for example after
-/// `truncate`. Must run in a pinned search path.
+/// A mark of the definition of table `c`, except of its columns, that costs the server less than
+/// [`FINGERPRINT`]. It has the table's row in `pg_class`, the number of its other rows in the
+/// catalog, and the sum of the transactions that wrote them. Every alteration writes rows by a
+/// later transaction. So equal marks mean equal definitions. Different marks may mean equal
+/// definitions too, for example after `truncate`. Must run in a pinned search path.
 const DEFINITION_MARK: &str = "\
 concat_ws(' ', c.xmin,
-  (select concat(count(*), ' ', sum(a.xmin::text::int8)) from pg_attribute a
-   where a.attrelid = c.oid and a.attnum > 0),
   (select concat(count(*), ' ', sum(i.xmin::text::int8)) from pg_index i
    where i.indrelid = c.oid and i.indisunique and i.indisvalid),
   case when c.relhastriggers then
     (select concat(count(*), ' ', sum(t.xmin::text::int8), ' ',
                    count(*) filter (where row_security_active(t.tgconstrrelid)))
      from pg_trigger t where t.tgrelid = c.oid) end,
-  case when c.relhasrules then
-    (select concat(count(*), ' ', sum(r.xmin::text::int8)) from pg_rewrite r
-     where r.ev_class = c.oid) end,
-  case when c.relhassubclass then
-    (select count(*) from pg_inherits h where h.inhparent = c.oid) end,
-  c.relrowsecurity and row_security_active(c.oid))";
+  c.relrowsecurity and row_security_active(c.oid)";
 
-/// A query for the mark of a table, by which [`is_unaltered_sql`] knows its definition again. Has
-/// no row if the table was altered since it was read. Its parameters are those of
-/// [`KnownDefinitions`].
-pub static DEFINITION_MARK_SQL: LazyLock<String> = LazyLock::new(|| {
-    let altered = altered_tables_sql("");
+/// The same for the columns.
+const COLUMNS_MARK: &str = "\
+(select concat(count(*), ' ', sum(a.xmin::text::int8)) from pg_attribute a
+ where a.attrelid = c.oid and a.attnum > 0)";
+
+/// Returns the SQL of the mark of the definition of table `c`.
+fn definition_mark_sql(marks_columns: bool) -> String {
+    match marks_columns {
+        true => format!("{DEFINITION_MARK}, {COLUMNS_MARK})"),
+        false => format!("{DEFINITION_MARK})"),
+    }
+}
+
+/// Returns a query for the mark of a table, by which [`is_unaltered_sql`] knows its definition
+/// again. Has no row if the table was altered since it was read, or if it may have rules. Its
+/// parameters are those of [`KnownDefinitions`].
+pub fn find_definition_mark_sql(marks_columns: bool) -> String {
     format!(
-        "select {DEFINITION_MARK} from pg_class c where c.oid = any($1) and not exists ({altered})"
+        "select {} from pg_class c \
+         where c.oid = any($1) and not c.relhasrules and not exists ({})",
+        definition_mark_sql(marks_columns),
+        altered_tables_sql("")
     )
-});
+}
 
 /// Returns a condition: the table with the OID `oid` still has the definition with the mark `mark`.
-/// Both are SQL.
-pub fn is_unaltered_sql(oid: &str, mark: &str) -> String {
-    format!("exists (select from pg_class c where c.oid = {oid} and {DEFINITION_MARK} = {mark})")
+/// Both are SQL. Without `marks_columns`, the statement must return a NULL of each column of the
+/// table: the server refuses a prepared statement whose result has other columns than before.
+pub fn is_unaltered_sql(oid: &str, mark: &str, marks_columns: bool) -> String {
+    let found = definition_mark_sql(marks_columns);
+    format!("exists (select from pg_class c where c.oid = {oid} and {found} = {mark})")
 }
 
 /// The definitions of tables as they were read.

@@ -39,6 +39,11 @@ pub(super) fn writes_without_keys_sql(job: i64) -> String {
     format!("case when exists ({dropped}) then exists ({dropped} and {IS_WRITTEN}) else false end")
 }
 
+/// Returns a condition: some job has dropped keys of the table whose OID is `table`, in SQL.
+pub(super) fn is_without_keys_sql(table: &str) -> String {
+    format!("exists (select from pgspate.change c where c.table_oid = {table} and {IS_DROPPED})")
+}
+
 /// Returns a statement that fails the transaction if another job than `job` has dropped keys of a
 /// table that the transaction writes. [`is_refused_for_dropped_keys`] detects the failure.
 pub(super) fn refuse_without_keys_sql(job: i64) -> String {

@@ -101,9 +101,12 @@ fn guarded_advance() -> String {
 }
 
 /// Returns a statement that advances a stream if `condition` is true, and returns a row if it did.
-/// Its first eight parameters are those of [`AppliedStream::move_parameters`].
-pub fn advance_if_sql(condition: &str) -> String {
-    format!("{} and {condition} returning 1", guarded_advance())
+/// Does not advance the stream if keys are dropped of the only table that the transaction writes,
+/// which is `table`, an OID in SQL. Its first eight parameters are those of
+/// [`AppliedStream::move_parameters`].
+pub fn advance_if_sql(table: &str, condition: &str) -> String {
+    let is_without_keys = dropped_keys::is_without_keys_sql(table);
+    format!("{ADVANCE} and not {is_without_keys} and {condition} returning 1")
 }
 
 /// A condition: the row of `pgspate.stream` is the stream in the parameters, at the position before

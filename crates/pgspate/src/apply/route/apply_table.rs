@@ -76,6 +76,8 @@ pub(crate) struct ApplyTable {
     pub(crate) acting_columns: Vec<usize>,
     /// Unique indexes except the key: positions in `columns`.
     pub(crate) unique_indexes: Vec<Vec<usize>>,
+    /// Whether any constraint or index except the key may refuse a row because of another row.
+    pub(crate) has_other_uniqueness: bool,
     /// The type's OID of each column, and whether the column is writable. `None` if rows cannot be
     /// parameters of the table's row type: a domain may reject the NULL of an absent value, or
     /// rows have no addresses.
@@ -124,10 +126,10 @@ select array(select a.attname::text
              from unnest(i.indkey::int2[]) with ordinality as k(attnum, nth)
              join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
              where k.nth <= i.indnkeyatts order by k.nth),
-       i.indimmediate and i.indpred is null and i.indexprs is null,
+       i.indisunique and i.indimmediate and i.indpred is null and i.indexprs is null,
        i.indisprimary and not i.indimmediate
 from pg_index i
-where i.indrelid = $1 and i.indisunique and i.indisvalid";
+where i.indrelid = $1 and (i.indisunique or i.indisexclusion) and i.indisvalid";
 
 const REFERENCES_SQL: &str = "\
 with parts(relid) as (select $1::oid union select relid::oid from pg_partition_tree($1::oid)),
@@ -334,6 +336,7 @@ impl ApplyTable {
             cascading_referrers: cascading.map(|it| it.condition.clone()).collect(),
             referrers: referrers.into_iter().map(|it| it.condition).collect(),
             unique_indexes: positions.collect(),
+            has_other_uniqueness: unique.iter().any(|row| row.get::<_, Vec<String>>(0) != key),
             columns,
             generated,
             fold_key,
@@ -383,6 +386,20 @@ impl ApplyTable {
         (table.kind == 'r' && table.storage == TableStorage::Plain && !table.commits_across_nodes)
             && (table.unlogged == UnloggedExtent::Nothing && table.rules.is_empty())
             && (self.has_fingerprint() && !self.has_triggers && !self.has_acting_referrers)
+    }
+
+    /// Checks whether MERGE may write rows of the table. The server must count them by this table
+    /// only, and no row may wait for another row to be deleted.
+    pub(crate) fn may_merge(&self) -> bool {
+        let table = &self.table;
+        (table.kind == 'r' && table.storage == TableStorage::Plain && !table.commits_across_nodes)
+            && (table.rules.is_empty() && !self.has_triggers)
+            && (self.has_key() && !self.has_other_uniqueness)
+    }
+
+    /// Checks whether columns that pgspate must not set may turn into columns that it must set.
+    pub(crate) fn may_take_over_columns(&self) -> bool {
+        !self.generated.is_empty() || self.columns.iter().any(|column| column.is_identity_always)
     }
 
     /// Checks whether the table has a key.

@@ -59,6 +59,15 @@ impl ApplyCounts {
         self.batches += other.batches;
     }
 
+    /// Adds what was written between two counts of [`WriterSession::count_written`].
+    ///
+    /// [`WriterSession::count_written`]: super::session::WriterSession::count_written
+    pub(crate) fn add_written(&mut self, before: &ApplyCounts, after: &ApplyCounts) {
+        self.inserted += after.inserted - before.inserted;
+        self.updated += after.updated - before.updated;
+        self.deleted += after.deleted - before.deleted;
+    }
+
     /// Adds the events of a batch.
     pub(crate) fn add_batch(&mut self, batch: &EventBatch) {
         self.events += batch.events;

@@ -17,8 +17,9 @@ use tokio_postgres::{Client, Statement};
 
 use super::altered_tables::{CHECK_TASK, checked_definitions};
 use super::is_row_refusal;
-use super::round::{self, RoundStep, RoundTable};
+use super::round::may_act_on_wrong_rows;
 use super::session::WriterSession;
+use super::steps::{self, RoundStep, RoundTable};
 use crate::apply::batch::{ColumnPresence, EncodedTable, EventBatch};
 use crate::apply::route::ApplyTable;
 use crate::apply::write::ApplyCounts;
@@ -40,8 +41,8 @@ pub(super) fn can_write_directly(batch: &EventBatch, rows_max: u64) -> bool {
         let may_take_keys = it.has_key_conflict || it.has_key_claims;
         let fills_columns = it.has_moved_rows || it.has_defaults;
         let gives = |at: &usize| it.presence[*at] != ColumnPresence::Never;
-        let may_act = round::may_act_on_wrong_rows(facts, it)
-            || rows > 1 && facts.acting_columns.iter().any(gives);
+        let may_act =
+            may_act_on_wrong_rows(facts, it) || rows > 1 && facts.acting_columns.iter().any(gives);
         let needs_stage = it.truncates || fills_columns || may_cascade || may_take_keys || may_act;
         let has_text = !it.copy_data.text_rows.is_empty();
         facts.record_types.is_some() && facts.has_key() && !needs_stage && !has_text
@@ -70,15 +71,15 @@ pub(super) async fn write(
     outcome: &mut DirectOutcome,
 ) -> Result<bool> {
     let round_tables =
-        round::order_tables(&batch.tables, &batch.encoded_tables, RowSource::Parameters, false);
-    let steps = round::round_steps(&round_tables);
+        steps::order_tables(&batch.tables, &batch.encoded_tables, RowSource::Parameters, false);
+    let steps = steps::round_steps(&round_tables, false);
     let mut answers = Vec::with_capacity(steps.len());
     let sent = send_batch(session, &round_tables, &steps, batch, stream, &mut answers).await;
     outcome.is_complete = answers.len() == steps.len();
     outcome.counts.missing +=
         round_tables.iter().map(|round_table| round_table.encoded.missing).sum::<u64>();
     for (step, rows) in steps.iter().zip(answers) {
-        round::count_step(step, &round_tables[step.round_table], rows, &mut outcome.counts);
+        steps::count_step(step, &round_tables[step.round_table], rows, &mut outcome.counts);
     }
     match sent {
         Ok(()) => Ok(true),

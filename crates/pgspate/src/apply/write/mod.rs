@@ -16,6 +16,7 @@ mod round;
 mod row_errors;
 mod session;
 mod statements;
+mod steps;
 
 use tokio::runtime::Handle;
 

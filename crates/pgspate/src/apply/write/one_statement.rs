@@ -17,7 +17,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Statement};
 
 use super::direct::{RowParameters, can_write_directly};
-use super::session::WriterSession;
+use super::session::{BatchStatement, WriterSession};
 use super::statements::{ApplyStatements, ROWS_PARAMETER, RowSource};
 use crate::Result;
 use crate::apply::batch::{EncodedTable, EventBatch};
@@ -95,17 +95,18 @@ pub(super) async fn send(
     (stream, from): (&AppliedStream, &StreamPosition),
     wait: CommitWait,
 ) -> Result<Option<PendingAnswer>> {
-    let Some(mark) = session.definition_mark(facts).await? else { return Ok(None) };
     let statements = ApplyStatements::new(facts, encoded, RowSource::Parameters, false);
     if statements.identity_changes().is_some() {
         return Ok(None);
     }
-    let statement = session.prepare(&statements.whole_batch(encoded), BATCH_TASK).await?;
+    let sql = statements.whole_batch(encoded, session.may_return_merged);
+    let prepared = session.prepare_for_batches(facts, sql, BATCH_TASK).await?;
+    let Some(BatchStatement { statement, definition_mark }) = prepared else { return Ok(None) };
     let mut parameters = stream.move_parameters(from, &batch.end_position);
     let rows = RowParameters::new(facts, encoded, statement.params().get(ROWS_PARAMETER))?;
     parameters.extend(rows.into_boxes());
     parameters.push(Box::new(facts.table.oid));
-    parameters.push(Box::new(mark));
+    parameters.push(Box::new(definition_mark));
     parameters.push(Box::new(wait == CommitWait::None));
     let counts = Arc::new(OnceLock::new());
     let answer = BatchAnswer {

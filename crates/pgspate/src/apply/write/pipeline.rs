@@ -305,7 +305,7 @@ impl BatchWriter {
         let Some(session) = &mut self.session else {
             return Err(Error::new(ErrorKind::Bug, "batches were sent without a session"));
         };
-        session.forget_definition_marks();
+        session.forget_batch_statements();
         let error = session.connection.explain(format!("could not {BATCH_TASK}"), error);
         match error.kind() {
             ErrorKind::Server if has_timed_out => self.find_committed(answered, watch),

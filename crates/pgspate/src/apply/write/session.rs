@@ -4,14 +4,14 @@ use std::collections::HashMap;
 
 use tokio_postgres::Statement;
 
-use super::WriterSettings;
 use super::altered_tables::CHECK_TASK;
+use super::{ApplyCounts, WriterSettings};
 use crate::Result;
 use crate::apply::route::ApplyTable;
 use crate::apply::write::statements;
 use crate::stage::{TEMP_BUFFERS, planner};
 use pgspate_target::connect::Connection;
-use pgspate_target::{COMMITS_WAIT, DEFINITION_MARK_SQL, TypedQuery, users_path_sql};
+use pgspate_target::{COMMITS_WAIT, TypedQuery, find_definition_mark_sql, users_path_sql};
 
 /// Makes the planner look up a few rows by index, whatever the statistics say. Larger batches never
 /// reuse such a plan, as their statements are not kept.
@@ -25,10 +25,22 @@ const PLAN_ONCE: &str = "set plan_cache_mode = force_generic_plan";
 /// Gives each statement without a transaction a snapshot that is taken after the statement's locks.
 const READ_COMMITTED: &str = "set default_transaction_isolation = 'read committed'";
 
-/// Asks whether commits wait for the disk of this server, and for nothing else.
-const COMMITS_WAIT_FOR_DISK_ONLY: &str = "\
+/// Asks whether commits wait for the disk of this server, and for nothing else, and whether the
+/// server counts the rows that it writes.
+const SERVER_SETTINGS: &str = "\
 select current_setting('synchronous_commit') in ('on', 'local', 'remote_write')
-       and current_setting('synchronous_standby_names') = ''";
+       and current_setting('synchronous_standby_names') = '',
+       current_setting('track_counts')::bool";
+
+/// The rows of a table that the session has inserted, updated and deleted. The numbers grow while a
+/// transaction is open.
+const COUNT_WRITTEN: &str = "\
+select pg_stat_get_xact_tuples_inserted($1), pg_stat_get_xact_tuples_updated($1),
+       pg_stat_get_xact_tuples_deleted($1)";
+
+/// The first version of PostgreSQL with MERGE, and the first whose MERGE returns what it did.
+const MERGE_VERSION: u32 = 150_000;
+const MERGE_RETURNING_VERSION: u32 = 170_000;
 
 /// Makes Citus write the shards of a table one after the other, if the database has foreign keys.
 /// Otherwise a transaction may not write to a distributed table and to a reference table that the
@@ -102,8 +114,8 @@ pub(super) struct WriterSession {
     stages: HashMap<u32, BatchStage>,
     /// Prepared statements of small batches, by their text.
     statements: HashMap<String, Statement>,
-    /// Marks of the definitions of tables, by OID and version.
-    definition_marks: HashMap<(u32, u32), String>,
+    /// Statements that write whole batches, by the version of the table and their text.
+    batch_statements: HashMap<(u32, String), BatchStatement>,
     /// The scope in which a stage would be created now.
     scope: StageScope,
     lock_timeout: i32,
@@ -113,6 +125,18 @@ pub(super) struct WriterSession {
     /// Whether a commit may be answered before it is on the disk. Commits that wait for a standby
     /// always wait.
     pub(super) may_commit_late: bool,
+    /// Whether the server has MERGE, and counts what it does.
+    pub(super) may_merge: bool,
+    /// Whether MERGE returns what it did.
+    pub(super) may_return_merged: bool,
+}
+
+/// A prepared statement that writes a whole batch of a table.
+#[derive(Clone)]
+pub(super) struct BatchStatement {
+    pub(super) statement: Statement,
+    /// The mark of the definition for which the statement was prepared.
+    pub(super) definition_mark: String,
 }
 
 /// The most prepared statements to keep. A table has about five for each set of columns.
@@ -122,17 +146,20 @@ impl WriterSession {
     /// Connects, and sets up the session.
     pub(super) async fn open(settings: &WriterSettings) -> Result<WriterSession> {
         let connection = settings.dsn.connect("pgspate apply").await?;
+        let version = connection.server_version();
         let mut session = WriterSession {
             connection,
             in_transaction: false,
             stages: HashMap::new(),
             statements: HashMap::new(),
-            definition_marks: HashMap::new(),
+            batch_statements: HashMap::new(),
             scope: StageScope::Session,
             lock_timeout: settings.limits.lock_timeout_millis(),
             planning: StatementPlanning::Checked,
             may_use_parameters: true,
             may_commit_late: false,
+            may_merge: false,
+            may_return_merged: version >= MERGE_RETURNING_VERSION,
         };
         let sql = format!(
             "{}; {}; set temp_buffers = '{TEMP_BUFFERS}'; {}; {PLAN_ONCE}; \
@@ -144,9 +171,11 @@ impl WriterSession {
         // The source discards events that are reported as applied. So commits must reach the disk.
         session.run(&sql, "set up the session").await?;
         session.run(WRITE_SHARDS_IN_TURN, "set up the session").await?;
-        let row = session.connection.client.fetch_one(COMMITS_WAIT_FOR_DISK_ONLY, &[]).await;
+        let row = session.connection.client.fetch_one(SERVER_SETTINGS, &[]).await;
         let failed = |error| session.connection.explain("could not set up the session", error);
-        session.may_commit_late = row.map_err(failed)?.get(0);
+        let row = row.map_err(failed)?;
+        session.may_commit_late = row.get(0);
+        session.may_merge = version >= MERGE_VERSION && row.get(1);
         Ok(session)
     }
 
@@ -326,35 +355,59 @@ impl WriterSession {
         if let Some(statement) = self.statements.get(sql) {
             return Ok(statement.clone());
         }
-        let prepared = self.connection.client.prepare(sql).await;
-        let statement = prepared
-            .map_err(|error| self.connection.explain(format!("could not {task}"), error))?;
+        let statement = self.prepare_anew(sql, task).await?;
         if self.statements.len() < STATEMENTS_MAX {
             self.statements.insert(sql.to_owned(), statement.clone());
         }
         Ok(statement)
     }
 
-    /// Returns the mark of a table's definition. `None` if the table was altered since it was read.
-    pub(super) async fn definition_mark(&mut self, facts: &ApplyTable) -> Result<Option<String>> {
-        let key = (facts.table.oid, facts.version);
-        if let Some(mark) = self.definition_marks.get(&key) {
-            return Ok(Some(mark.clone()));
-        }
-        let statement = self.prepare(&DEFINITION_MARK_SQL, CHECK_TASK).await?;
-        let known = ApplyTable::known_definitions([facts]);
-        let row = self.connection.client.query_opt(&statement, &known.parameters()).await;
-        let failed = |error| self.connection.explain(format!("could not {CHECK_TASK}"), error);
-        let mark: Option<String> = row.map_err(failed)?.map(|row| row.get(0));
-        if let Some(mark) = &mark {
-            self.definition_marks.insert(key, mark.clone());
-        }
-        Ok(mark)
+    /// Prepares a statement, even if a statement with this text is prepared already.
+    async fn prepare_anew(&self, sql: &str, task: &str) -> Result<Statement> {
+        let prepared = self.connection.client.prepare(sql).await;
+        prepared.map_err(|error| self.connection.explain(format!("could not {task}"), error))
     }
 
-    /// Forgets the marks of definitions, as one of them may be old.
-    pub(super) fn forget_definition_marks(&mut self) {
-        self.definition_marks.clear();
+    /// Prepares a statement that writes whole batches of a table, once. `None` if the table was
+    /// altered since it was read.
+    pub(super) async fn prepare_for_batches(
+        &mut self,
+        facts: &ApplyTable,
+        sql: String,
+        task: &str,
+    ) -> Result<Option<BatchStatement>> {
+        let key = (facts.version, sql);
+        if let Some(prepared) = self.batch_statements.get(&key) {
+            return Ok(Some(prepared.clone()));
+        }
+        let statement = self.prepare_anew(&key.1, task).await?;
+        // The server compares the statement's columns with those that it had when it was prepared.
+        // So the table is compared with what was read only now.
+        let sql = find_definition_mark_sql(facts.may_take_over_columns());
+        let known = ApplyTable::known_definitions([facts]);
+        let row = self.connection.client.query_opt(&sql, &known.parameters()).await;
+        let failed = |error| self.connection.explain(format!("could not {CHECK_TASK}"), error);
+        let Some(row) = row.map_err(failed)? else { return Ok(None) };
+        let prepared = BatchStatement { statement, definition_mark: row.get(0) };
+        if self.batch_statements.len() < STATEMENTS_MAX {
+            self.batch_statements.insert(key, prepared.clone());
+        }
+        Ok(Some(prepared))
+    }
+
+    /// Forgets the statements for whole batches, as the definition of a table may have changed.
+    pub(super) fn forget_batch_statements(&mut self) {
+        self.batch_statements.clear();
+    }
+
+    /// Returns how many rows of a table the session has inserted, updated and deleted. Only the
+    /// difference of two such counts within a transaction has a meaning.
+    pub(super) async fn count_written(&self, table: u32) -> Result<ApplyCounts> {
+        let row = self.connection.client.fetch_one(COUNT_WRITTEN, &[&table]).await;
+        let failed = |error| self.connection.explain("could not count written rows", error);
+        let row = row.map_err(failed)?;
+        let [inserted, updated, deleted] = [0, 1, 2].map(|at| row.get::<_, i64>(at).unsigned_abs());
+        Ok(ApplyCounts { inserted, updated, deleted, ..ApplyCounts::default() })
     }
 
     /// Returns the first value of a query.

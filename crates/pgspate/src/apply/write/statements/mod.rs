@@ -1,12 +1,12 @@
 //! Builds the SQL statements that apply staged rows. Performs no I/O.
 //!
 //! Alias `t` is the target table, and alias `s` the staged rows. These are in a temporary table, or
-//! in the statement's parameters for a few rows. No statement uses `on conflict` or `merge`. No
-//! statement writes a row that has the right values already. Only statements for a single row set
-//! key columns. The text depends on the table and on the columns that a batch gives, never on
+//! in the statement's parameters for a few rows. No statement uses `on conflict`. No statement
+//! writes a row that has the right values already. Only statements for a single row set key columns. The text depends on the table and on the columns that a batch gives, never on
 //! values. For a few rows it does not depend on their number either.
 
 mod identity;
+mod merge;
 mod parameters;
 mod reinsert;
 mod whole_batch;
@@ -477,24 +477,7 @@ impl<'a> ApplyStatements<'a> {
 
     /// Returns the INSERT statement for upserts whose row is absent.
     pub(crate) fn insert(&self) -> String {
-        let presence = |(at, _, presence): &(usize, &ApplyColumn, ColumnPresence)| {
-            *presence != ColumnPresence::Never || self.is_key(*at)
-        };
-        let (mut names, mut values) = (Vec::new(), Vec::new());
-        for (at, column, presence) in self.columns_with_presence().filter(presence) {
-            let name = &column.sql;
-            names.push(name.as_str());
-            values.push(match presence {
-                ColumnPresence::Sometimes if !self.is_key(at) => {
-                    format!(
-                        "case when {} then s.{name} else {} end",
-                        is_given_sql(at),
-                        column.default
-                    )
-                }
-                _ => format!("s.{name}"),
-            });
-        }
+        let (names, values) = self.inserted_columns();
         format!(
             "{} select {} from {}",
             self.insert_into(&names),
@@ -503,11 +486,34 @@ impl<'a> ApplyStatements<'a> {
         )
     }
 
+    /// Returns the columns that an INSERT sets, and their values.
+    fn inserted_columns(&self) -> (Vec<&str>, Vec<String>) {
+        let presence = |(at, _, presence): &(usize, &ApplyColumn, ColumnPresence)| {
+            *presence != ColumnPresence::Never || self.is_key(*at)
+        };
+        let value = |(at, column, presence): (usize, &ApplyColumn, ColumnPresence)| {
+            let (name, default) = (&column.sql, &column.default);
+            match presence {
+                ColumnPresence::Sometimes if !self.is_key(at) => {
+                    format!("case when {} then s.{name} else {default} end", is_given_sql(at))
+                }
+                _ => format!("s.{name}"),
+            }
+        };
+        let columns = self.columns_with_presence().filter(presence);
+        columns.map(|it| (it.1.sql.as_str(), value(it))).unzip()
+    }
+
     /// Returns the beginning of an INSERT statement of these columns.
     fn insert_into(&self, names: &[&str]) -> String {
+        format!("insert into {} {}", self.facts.table.sql_name, self.insert_columns(names))
+    }
+
+    /// Returns the list of columns of an INSERT, and how it sets identity columns.
+    fn insert_columns(&self, names: &[&str]) -> String {
         let is_overriding = self.facts.columns.iter().any(|column| column.is_identity_always);
         let overriding = if is_overriding { " overriding system value" } else { "" };
-        format!("insert into {} ({}){overriding}", self.facts.table.sql_name, names.join(", "))
+        format!("({}){overriding}", names.join(", "))
     }
 
     /// Returns SQL that counts the rows that the INSERT inserts if no trigger keeps them out.

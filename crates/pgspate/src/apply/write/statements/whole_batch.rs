@@ -5,7 +5,12 @@
 //! locks the table before it takes the snapshot in which the statement checks this.
 //!
 //! All rows are looked up in one snapshot. If another session changes a row meanwhile, fewer rows
-//! are written than this snapshot demands. Then the statement fails, and nothing is written.
+//! are written than this snapshot demands. Then the statement fails, and nothing is written. MERGE
+//! looks such a row up once more.
+//!
+//! The row that the statement returns ends with a NULL of each column of the table. So the server
+//! refuses the prepared statement after a column was added, dropped, renamed or given another type.
+//! That costs less than a look at the catalog.
 
 use super::{ACTION_COLUMN, ApplyStatements, is_given_sql, parameter_columns};
 use crate::apply::batch::{ColumnPresence, EncodedTable, RowAction};
@@ -22,6 +27,11 @@ const DIFFERS_COLUMN: &str = "\"pgspate differs\"";
 /// mark of its definition, and whether the commit need not wait for the disk.
 pub(crate) const ROWS_PARAMETER: usize = 8;
 
+/// Returns the parameter that comes `nth` after the rows.
+fn parameter(nth: usize) -> String {
+    format!("${}", ROWS_PARAMETER + 1 + nth)
+}
+
 /// A part of the statement that writes rows.
 struct RowWrite {
     name: &'static str,
@@ -32,13 +42,81 @@ struct RowWrite {
 }
 
 impl ApplyStatements<'_> {
-    /// Returns the statement that writes all rows of a batch and advances the stream. Its row has
-    /// the numbers of deleted, updated, inserted and missing rows.
+    /// Returns the statement that writes all rows of a batch and advances the stream. Its row
+    /// begins with the numbers of deleted, updated, inserted and missing rows. `may_merge`: the
+    /// server has MERGE that returns what it did.
     ///
     /// The server refuses the statement as a division by zero if the stream is elsewhere or if the
     /// table was altered. It does so, too, if keys of the table are dropped, or if another session
     /// changes a row meanwhile.
-    pub(crate) fn whole_batch(&self, encoded: &EncodedTable) -> String {
+    pub(crate) fn whole_batch(&self, encoded: &EncodedTable, may_merge: bool) -> String {
+        // MERGE does not tell which updates found no row.
+        let is_complete = self.presence.iter().all(|it| *it != ColumnPresence::Sometimes);
+        let merges = may_merge && self.facts.may_merge() && encoded.has_inserts;
+        let (written, counts) = match merges && !encoded.has_updates && is_complete {
+            true => self.merged_rows(encoded),
+            false => self.written_rows(encoded),
+        };
+        format!(
+            "with begun as materialized ({}), {written} \
+             select {counts}, 1 / (select count(*) from moved)::int4, (null::{}).* from counted",
+            self.begun(),
+            self.facts.table.sql_name
+        )
+    }
+
+    /// Returns a query that has a row if the batch may be written. The query restores the user's
+    /// search path for what the server evaluates while it writes, such as conditions of columns.
+    fn begun(&self) -> String {
+        let marks_columns = self.facts.may_take_over_columns();
+        format!(
+            "select ({}), \
+                    case when {} then set_config('synchronous_commit', 'off', true) end \
+             from pgspate.stream where {IS_BEFORE_MOVE} and {}",
+            users_path_sql(true),
+            parameter(5),
+            is_unaltered_sql(&parameter(3), &parameter(4), marks_columns)
+        )
+    }
+
+    /// Returns the rows in the parameters, as a FROM item with the alias `s`. There are none unless
+    /// the batch may be written.
+    fn rows_if_begun(&self) -> String {
+        let begun = "case when exists (select from begun) then";
+        format!(
+            "unnest({begun} {}::{}[] end, {begun} {}::int2[] end, {begun} {}::bytea[] end) {}",
+            parameter(0),
+            self.facts.table.sql_name,
+            parameter(1),
+            parameter(2),
+            parameter_columns(self.facts)
+        )
+    }
+
+    /// Returns the table without its inheriting tables.
+    fn only_table(&self) -> String {
+        format!("only {}", self.facts.table.sql_name)
+    }
+
+    /// Returns the common table expressions that merge the rows and advance the stream, and the
+    /// columns of `counted` that have the counts.
+    fn merged_rows(&self, encoded: &EncodedTable) -> (String, String) {
+        let merge = self.merge_rows(&self.only_table(), &self.rows_if_begun(), encoded);
+        let actions = [("DELETE", "deleted"), ("UPDATE", "updated"), ("INSERT", "inserted")];
+        let counts = actions
+            .map(|(action, name)| format!("count(*) filter (where action = '{action}') as {name}"));
+        let sql = format!(
+            "merged as ({merge} returning merge_action() as action), \
+             counted as materialized (select {} from merged), moved as ({})",
+            counts.join(", "),
+            advance_if_sql(&parameter(3), "exists (select from begun)"),
+        );
+        (sql, "deleted, updated, inserted, 0::int8".to_owned())
+    }
+
+    /// Returns the common table expressions that delete, update and insert the rows and advance the
+    /// stream, and the columns of `counted` that have the counts.
+    fn written_rows(&self, encoded: &EncodedTable) -> (String, String) {
         let all =
             [self.delete_found(encoded), self.update_found(encoded), self.insert_missing(encoded)];
         let (mut writes, mut after) = (String::new(), String::new());
@@ -57,19 +135,15 @@ impl ApplyStatements<'_> {
             true => name.to_owned(),
             false => "0::int8".to_owned(),
         };
-        format!(
-            "with begun as materialized ({}), found as materialized ({}), {writes}\
-             counted as materialized (select {counts}{} as missing from found s), \
-             moved as ({}) \
-             select {}, {}, {}, missing, 1 / (select count(*) from moved)::int4 from counted",
-            begun_sql(),
+        let sql = format!(
+            "found as materialized ({}), {writes}\
+             counted as materialized (select {counts}{} as missing from found s), moved as ({})",
             self.found_rows(encoded),
             self.missing_count(encoded),
-            advance_if_sql(&is_whole),
-            count_of("deleted"),
-            count_of("updated"),
-            count_of("inserted"),
-        )
+            advance_if_sql(&parameter(3), &is_whole),
+        );
+        let [deleted, updated, inserted] = ["deleted", "updated", "inserted"].map(count_of);
+        (sql, format!("{deleted}, {updated}, {inserted}, missing"))
     }
 
     /// Returns a query for the rows of the batch, each with the address of the target's row.
@@ -83,15 +157,11 @@ impl ApplyStatements<'_> {
                 self.row_differs()
             ),
         };
-        let begun = "case when exists (select from begun) then";
-        let [rows, actions, presence] = [1, 2, 3].map(|nth| ROWS_PARAMETER + nth);
         format!(
             "select s.*, t.ctid as {ADDRESS_COLUMN}, {differs} as {DIFFERS_COLUMN} \
-             from unnest({begun} ${rows}::{}[] end, {begun} ${actions}::int2[] end, \
-                         {begun} ${presence}::bytea[] end) {} left join {} t on {}",
-            self.facts.table.sql_name,
-            parameter_columns(self.facts),
-            self.table,
+             from {} left join {} t on {}",
+            self.rows_if_begun(),
+            self.only_table(),
             self.key_matches()
         )
     }
@@ -108,7 +178,7 @@ impl ApplyStatements<'_> {
             name: "deleted",
             sql: format!(
                 "delete from {} t using found s where {is_delete} and {}",
-                self.table,
+                self.only_table(),
                 self.is_found()
             ),
             rows: format!("{is_delete} and s.{ADDRESS_COLUMN} is not null"),
@@ -122,7 +192,7 @@ impl ApplyStatements<'_> {
             name: "updated",
             sql: format!(
                 "update {} t set {sets} from found s where s.{DIFFERS_COLUMN} and {}",
-                self.table,
+                self.only_table(),
                 self.is_found()
             ),
             rows: format!("s.{DIFFERS_COLUMN}"),
@@ -168,16 +238,4 @@ impl ApplyStatements<'_> {
             ),
         }
     }
-}
-
-/// Returns a query that has a row if the batch may be written. The query restores the user's search
-/// path for what the server evaluates while it writes, such as conditions of columns.
-fn begun_sql() -> String {
-    let [oid, mark, is_late] = [4, 5, 6].map(|nth| format!("${}", ROWS_PARAMETER + nth));
-    format!(
-        "select ({}), case when {is_late} then set_config('synchronous_commit', 'off', true) end \
-         from pgspate.stream where {IS_BEFORE_MOVE} and {}",
-        users_path_sql(true),
-        is_unaltered_sql(&oid, &mark)
-    )
 }
