@@ -213,7 +213,7 @@ concat_ws(' ', c.xmin,
      from pg_trigger t where t.tgrelid = c.oid) end,
   c.relrowsecurity and row_security_active(c.oid)";
 
-/// The same for the columns.
+/// A mark of the definition of the columns of table `c`.
 const COLUMNS_MARK: &str = "\
 (select concat(count(*), ' ', sum(a.xmin::text::int8)) from pg_attribute a
  where a.attrelid = c.oid and a.attnum > 0)";

@@ -94,6 +94,62 @@ fn values_have_the_new_type_of_a_column() {
     }
 }
 
+/// Columns that exchange their names get the values that events give for the names.
+#[test]
+fn columns_may_exchange_their_names() {
+    for args in ["", "--direct-rows 0"] {
+        let case = LoadCase::new("create table t (id int primary key, a int, b int)");
+        let mut stream = PipedStream::new(&case, args);
+        stream.send(r#"{"op":"insert","row":{"id":1,"a":1,"b":2}}"#, COUNT, "1");
+        case.db.run(
+            "alter table t rename a to c; alter table t rename b to a; \
+             alter table t rename c to b",
+        );
+        stream.send(r#"{"op":"insert","row":{"id":2,"a":1,"b":2}}"#, COUNT, "2");
+        stream.end().success();
+        assert_eq!(case.value("select a || ' ' || b from t where id = 2"), "1 2", "{args}");
+    }
+}
+
+/// The values of a generated column are left out when events are read.
+#[test]
+fn a_column_that_is_no_longer_generated_ends_the_run() {
+    for args in ["", "--direct-rows 0"] {
+        let case = LoadCase::new(
+            "create table t (id int primary key, g int generated always as (id * 2) stored)",
+        );
+        let mut stream = PipedStream::new(&case, args);
+        stream.send(r#"{"op":"insert","row":{"id":1,"g":2}}"#, COUNT, "1");
+        case.db.run("alter table t alter g drop expression");
+        stream.write(r#"{"op":"insert","row":{"id":2,"g":7}}"#);
+        let run = stream.end();
+        assert_eq!(run.status, Some(2), "{}", run.stderr);
+        assert!(
+            run.stderr.contains("column g of public.t is no longer generated"),
+            "{}",
+            run.stderr
+        );
+        assert_eq!(rows(&case, "t"), "(1,2)", "{args}");
+    }
+}
+
+/// No update may set a column that is `generated always as identity`, and then it must.
+#[test]
+fn a_column_that_is_no_longer_an_identity_is_updated() {
+    for args in ["", "--direct-rows 0"] {
+        let case = LoadCase::new(
+            "create table t (id int primary key, n int generated always as identity)",
+        );
+        let mut stream = PipedStream::new(&case, args);
+        stream.send(r#"{"op":"insert","row":{"id":1,"n":1}}"#, COUNT, "1");
+        case.db.run("alter table t alter n drop identity");
+        let last = "select max(n) from t";
+        stream.send(r#"{"op":"update","row":{"id":1,"n":9}}"#, last, "9");
+        stream.end().success();
+        assert_eq!(rows(&case, "t"), "(1,9)", "{args}");
+    }
+}
+
 /// A column that no event gives may go, and a column that an event gives may not.
 #[test]
 fn a_dropped_column_ends_the_run_only_if_events_give_it() {

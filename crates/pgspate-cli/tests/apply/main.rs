@@ -22,6 +22,7 @@ mod shared_keys;
 mod slot_faults;
 
 mod lock_waits;
+mod merged_rows;
 mod omitted_values;
 mod pipelined_batches;
 #[allow(dead_code, reason = "other tests use the rest of this module")]

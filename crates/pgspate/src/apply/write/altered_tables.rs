@@ -60,7 +60,8 @@ pub(super) fn mark_widened_tables(batch: &EventBatch) {
 /// Reads the altered tables of a batch again, and encodes the batch again. No transaction is open.
 ///
 /// # Errors
-/// [`ErrorKind::Plan`] if a table has lost a column that an event gives, or has another key.
+/// [`ErrorKind::Plan`] if a table has lost a column that an event gives, or has another key, or if
+/// one of its columns is no longer generated.
 pub(super) async fn encode_again(session: &WriterSession, batch: &mut EventBatch) -> Result<()> {
     let client = &session.connection.client;
     let settings = read_session(client).await?;
@@ -77,6 +78,9 @@ pub(super) async fn encode_again(session: &WriterSession, batch: &mut EventBatch
             facts.columns.iter().map(|it| place(&it.name).map(|at| at as u16)).collect();
         if !batch.log.move_columns(at, &places, new.columns.len() as u16) {
             return Err(altered_table_error(name));
+        }
+        if let Some(column) = facts.generated.iter().find(|it| place(it).is_some()) {
+            return Err(no_longer_generated_error(name, column));
         }
         if !new.has_key_of(facts) {
             return Err(altered_key_error(name));
@@ -98,6 +102,14 @@ fn altered_table_error(name: &str) -> Error {
     let message = format!("a column of {name} was dropped or renamed while its events were read");
     Error::new(ErrorKind::Plan, message)
         .hint("The events are not applied. Run the same command again.")
+}
+
+/// Returns the error for events that were read without the values of a column.
+fn no_longer_generated_error(name: &str, column: &str) -> Error {
+    let message = format!("column {column} of {name} is no longer generated");
+    Error::new(ErrorKind::Plan, message).hint(
+        "The events were read without its values, and are not applied. Run the same command again.",
+    )
 }
 
 /// Returns the error for events that were checked against another key. An event that identified its
