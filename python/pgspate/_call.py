@@ -12,7 +12,7 @@ from ._options import command_arguments, constants_by_column, refuse_file_option
 from ._progress import progress_callback
 from ._report import Report
 from ._running import running
-from ._target import conninfo
+from ._target import conninfo, warn_of_default
 from ._words import refuse_foreign_words, refuse_table_object
 
 R_co = TypeVar("R_co", bound=Report, covariant=True)
@@ -57,6 +57,8 @@ class Command(Generic[R_co]):
             self.check_options(options)
         rest = dict(options)
         to = conninfo(rest.pop("to", None))
+        if self.classify is not None:
+            warn_of_default(to)
         progress = rest.pop("progress", False)
         constants = constants_by_column(rest.pop("set", None))
         data_arguments: tuple[Any, ...] = ()

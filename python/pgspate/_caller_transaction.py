@@ -78,6 +78,9 @@ def refuse_other_objects(bind: Any, within: Any) -> None:
     if driver in ("psycopg", "psycopg2", "psycopg_pool", "asyncpg"):
         hint = "Give a session, a connection or an engine of SQLAlchemy. `pgspate.load` takes "
         hint += "a connection of psycopg as `to=`."
+        if within is not None:
+            hint = "Give a session or a connection of SQLAlchemy. pgspate does not write in a "
+            hint += "transaction of the driver alone."
         raise UsageError(f"`{name}` is an object of {driver}", hint=hint)
     if hasattr(within, "dialect") and not hasattr(within, "in_transaction"):
         hint = "Give the session or the connection whose transaction is to have the rows."

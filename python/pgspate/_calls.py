@@ -488,6 +488,11 @@ def apply(
 
 def check_scope(options: Mapping[str, Any]) -> None:
     """Raises `UsageError` unless exactly one scope is given."""
+    scope = options.get("scope")
+    if not isinstance(scope, (str, type(None))):
+        message = f"`scope=` is an object of class {type(scope).__name__}"
+        hint = "Give SQL as a text. `pgspate.sqlalchemy.sync` takes expressions of a model."
+        raise UsageError(message, hint=hint)
     names = ("scope_by", "scope", "no_delete", "insert_only")
     given = [name for name in names if options.get(name)]
     if len(given) != 1:

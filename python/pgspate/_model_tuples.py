@@ -271,7 +271,10 @@ def _conversion_error(name: str, row: int, error: Exception) -> ConversionError:
 
 
 def refuse_other_input(rows: Any, options: Mapping[str, Any]) -> None:
-    """Raises an error for files, data frames and `columns=`, which calls for models do not have."""
+    """Raises an error for files, data frames, `columns=` and `to=`.
+
+    Calls for models do not have them.
+    """
     if isinstance(rows, (str, bytes, PathLike)) or hasattr(rows, "__arrow_c_stream__"):
         message = f"the rows are an object of class {type(rows).__name__}"
         hint = "Give objects of the model or dicts. Load files and data frames with `pgspate.load`."
@@ -279,6 +282,9 @@ def refuse_other_input(rows: Any, options: Mapping[str, Any]) -> None:
     if "columns" in options:
         message = "the columns are those of the model, and not those of `columns=`"
         raise UsageError(message, hint="Give each row only the attributes to write.")
+    if "to" in options:
+        hint = "Leave out `to=`, or give an engine of that server as `bind`."
+        raise UsageError("`bind` names the server, and `to=` names one, too", hint=hint)
 
 
 def refuse_repeated(rows: Sequence[Any]) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+import warnings
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from typing import Any, Protocol, Union
 
+from . import _pgspate
 from ._errors import ConnectError, UsageError
 
 
@@ -71,6 +73,21 @@ _TRANSACTION_HINT = (
     "locks. Commit or roll back first. Or write in this transaction: `pgspate.sqlalchemy.load` and "
     "`sync` with `within=`, or `pgspate.pandas_method`."
 )
+_PSYCOPG_HINT = (
+    "pgspate opens connections of its own, which do not see uncommitted changes and wait for its "
+    "locks. Commit or roll back first. pgspate writes in a transaction of yours only if the "
+    "session or the connection is of SQLAlchemy."
+)
+
+
+def warn_of_default(to: str | None) -> None:
+    """Warns that the rows go to the embedded server, because neither the call nor a variable names
+    a server. The caller's caller calls a public function.
+    """
+    if to is None and not _pgspate.is_server_named():
+        message = "no server is named, so the rows go to the embedded PostgreSQL, which "
+        message += "`pgspate server status` shows. Name a server by `to=`, or by `PGHOST`."
+        warnings.warn(message, stacklevel=5)
 
 
 def conninfo(to: Any) -> str | None:
@@ -95,7 +112,7 @@ def conninfo(to: Any) -> str | None:
     dsn = getattr(to, "dsn", None)
     # A connection of psycopg2 has a `dsn`, too, but without the password.
     if _is_psycopg(to):
-        _refuse_busy(to)
+        _refuse_busy(to, _PSYCOPG_HINT)
         return _conninfo_of_psycopg(to)
     if isinstance(dsn, str):
         return dsn
@@ -107,9 +124,9 @@ def conninfo(to: Any) -> str | None:
     raise UsageError(message, hint=hint)
 
 
-def _refuse_transaction(is_open: bool) -> None:
+def _refuse_transaction(is_open: bool, hint: str = _TRANSACTION_HINT) -> None:
     if is_open:
-        raise UsageError(_TRANSACTION_MESSAGE, hint=_TRANSACTION_HINT)
+        raise UsageError(_TRANSACTION_MESSAGE, hint=hint)
 
 
 def _url_of_sqlalchemy(url: Any) -> str:
@@ -228,15 +245,16 @@ def _new_connections_are_idle(engine: Any) -> Iterator[None]:
     yield
 
 
-def _refuse_busy(driver_connection: Any) -> None:
+def _refuse_busy(driver_connection: Any, transaction_hint: str = _TRANSACTION_HINT) -> None:
     """Refuses a connection of the driver that is closed or in a transaction."""
     if driver_connection is None or not _is_psycopg(driver_connection):
         return
     # The numbers are the same for psycopg and psycopg2.
     status = int(driver_connection.info.transaction_status)
     if status == _CLOSED:
-        raise UsageError("the connection that `to=` names is closed", hint=_DSN_HINT)
-    _refuse_transaction(status != _IDLE)
+        hint = "Give an open connection or a connection string."
+        raise UsageError("the connection that `to=` names is closed", hint=hint)
+    _refuse_transaction(status != _IDLE, transaction_hint)
 
 
 def _creator_parameters(engine: Any) -> dict[str, Any] | None:

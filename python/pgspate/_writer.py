@@ -17,7 +17,7 @@ from ._errors import Error, PlanError, UsageError
 from ._options import refuse_unordered
 from ._report import Report, counted
 from ._returned import Row, make_reader
-from ._target import conninfo
+from ._target import conninfo, warn_of_default
 from ._words import refuse_table_object
 
 if TYPE_CHECKING:
@@ -106,6 +106,7 @@ class WriterBase:
                              hint="Use `wait` or `refuse`.")
         refuse_table_object(table)
         self._to = conninfo(to)
+        warn_of_default(self._to)
         self._settings = {
             "connections": _count("connections", connections),
             "queue_bytes": _count("queue_bytes", queue_bytes),

@@ -325,6 +325,12 @@ fn main(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
     py.detach(|| pgspate_cli::run(arguments))
 }
 
+/// Returns whether the variables of the environment name a server.
+#[pyfunction]
+fn is_server_named(py: Python<'_>) -> PyResult<bool> {
+    pgspate_cli::is_server_named().map_err(|error| to_exception(py, &error))
+}
+
 /// Runs `work` with the connection string of a server, and with a runtime. The runtime ends when
 /// `work` ends. Without `to`, the server is the default server.
 fn with_server<T>(to: Option<String>, work: impl FnOnce(Dsn, &Handle) -> Result<T>) -> Result<T> {
@@ -362,6 +368,7 @@ fn _pgspate(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(sync_script, module)?)?;
     module.add_function(wrap_pyfunction!(refuse_sync, module)?)?;
     module.add_function(wrap_pyfunction!(plan, module)?)?;
+    module.add_function(wrap_pyfunction!(is_server_named, module)?)?;
     module.add_function(wrap_pyfunction!(shape::copy_row, module)?)?;
     module.add_function(wrap_pyfunction!(apply_events, module)?)?;
     module.add_function(wrap_pyfunction!(fleet_report, module)?)?;

@@ -178,6 +178,14 @@ pub fn server(to: Option<&str>, quiet: bool) -> Result<Dsn> {
     Ok(target::resolve(to, quiet, errors::TerminalStyle::of_stderr())?.dsn)
 }
 
+/// Returns whether the variables of the environment name a server.
+///
+/// # Errors
+/// [`ErrorKind::Usage`] if the connection settings are invalid.
+pub fn is_server_named() -> Result<bool> {
+    target::is_named()
+}
+
 /// Parses the arguments that a program gives for a command. A program repeats the flag for each
 /// name of a list, because names may contain commas.
 fn parse<T: CommandFlags>(args: &[String]) -> Result<T> {

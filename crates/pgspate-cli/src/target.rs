@@ -45,6 +45,11 @@ pub(crate) fn with_asked_password(dsn: Dsn) -> Result<Dsn> {
     }
 }
 
+/// Returns whether the environment names a server.
+pub(crate) fn is_named() -> Result<bool> {
+    Ok(Dsn::resolve(None, &Environment::capture()?)?.is_some())
+}
+
 /// Returns the server of `to` or of the environment; if neither names one, starts the embedded
 /// server.
 pub(crate) fn resolve(to: Option<&str>, quiet: bool, style: TerminalStyle) -> Result<TargetServer> {

@@ -9,8 +9,8 @@
 /// The search path for pgspate's own queries.
 const PINNED_PATH: &str = "pg_catalog, pg_temp";
 
-/// The session setting that keeps the user's search path.
-const USERS_PATH_SETTING: &str = "pgspate.search_path";
+/// The session setting that keeps the user's search path. Only pgspate's own sessions have it.
+pub(crate) const USERS_PATH_SETTING: &str = "pgspate.search_path";
 
 /// The session setting that keeps the oid of the table that was looked up last, or 0.
 const FOUND_TABLE_SETTING: &str = "pgspate.table";

@@ -38,6 +38,40 @@ fn waiting_for_a_table_lock_does_not_count_as_a_stall() {
     assert!(refusal.stderr.contains("lock timeout (SQLSTATE 55P03)"), "{}", refusal.stderr);
 }
 
+/// A batch that waits in vain is not sent in another way, which would wait as long again.
+#[test]
+fn the_lock_timeout_is_waited_for_once() {
+    let case = LoadCase::new(
+        "create table t (id int primary key, v int); create table u (id int primary key)",
+    );
+    case.db.run("insert into t values (1, 0)");
+    let update = r#"{"op":"update","table":"t","row":{"id":1,"v":1}}"#;
+    let other = r#"{"op":"insert","table":"u","row":{"id":1}}"#;
+    let (runtime, holder) = session(&case.db.dsn());
+    for (stream, events, args) in [
+        ("one", update.to_owned(), ""),
+        ("two", format!("{update}\n{other}"), "--batch-delay 60000"),
+        ("staged", update.to_owned(), "--direct-rows 0"),
+    ] {
+        case.put("s.ndjson", events);
+        let lock = "begin; select from t where id = 1 for update";
+        runtime.block_on(holder.batch_execute(lock)).unwrap();
+        let proxy = Proxy::start(&case.db.dsn(), None);
+        let mut command = case.command(&["apply", "--to", &proxy.dsn(), "--stream", stream]);
+        let args = format!("s.ndjson --quiet --lock-timeout 1 {args}");
+        let run = finish(spawn(command.args(args.split_whitespace())));
+        assert_eq!(run.status, Some(2), "{stream}: {}", run.stderr);
+        assert!(run.stderr.contains("lock timeout (SQLSTATE 55P03)"), "{stream}: {}", run.stderr);
+        let named = run.stderr.contains("The lock was held for 1 s by session ");
+        assert!(named, "{stream}: {}", run.stderr);
+        assert_eq!(proxy.log().matches(" <- E ").count(), 1, "{stream}: {}", proxy.log());
+        runtime.block_on(holder.batch_execute("rollback")).unwrap();
+        apply(&case, &format!("s.ndjson --quiet --stream {stream}")).success();
+        assert_eq!(rows(&case, "t"), "(1,1)", "{stream}");
+        case.db.run("update t set v = 0");
+    }
+}
+
 /// After the server refused an event, the run's last statement is `rollback`. The server never
 /// replies to that statement.
 #[test]

@@ -422,3 +422,20 @@ fn rows_that_violate_a_dropped_key_must_be_removed_before_they_are_replaced() {
     assert_eq!(case.rows("t"), ["(1,7)", "(2,8)"]);
     assert_eq!(case.value("select count(*) from pg_index where indrelid = 't'::regclass"), "1");
 }
+
+/// Whether the table is empty decides on the way to replace its rows.
+#[test]
+fn a_locked_table_is_looked_at_no_longer_than_the_lock_timeout() {
+    let case = LoadCase::new("create table t (id int)");
+    case.put("t.csv", "id\n1\n");
+    let (runtime, holder) = session(&case.db.dsn());
+    runtime.block_on(holder.batch_execute("begin; lock table t")).unwrap();
+    for way in ["--replace", "--replace --atomic", "--replace swap"] {
+        let args = format!("t.csv --table t {way} --lock-timeout 1 --quiet");
+        let said = case.load(&args).refusal();
+        assert!(said.contains("lock timeout (SQLSTATE 55P03)"), "{way}: {said}");
+        assert!(said.contains("The lock was held for 1 s by session "), "{way}: {said}");
+    }
+    runtime.block_on(holder.batch_execute("rollback")).unwrap();
+    case.load("t.csv --table t --replace --quiet").success();
+}

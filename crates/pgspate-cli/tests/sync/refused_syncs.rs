@@ -2,7 +2,7 @@
 
 use insta::assert_snapshot;
 
-use crate::support::LoadCase;
+use crate::support::{LoadCase, session};
 use crate::{command, counts, finish, spawn, sync};
 
 fn new_case() -> LoadCase {
@@ -434,4 +434,43 @@ fn more_columns_than_can_be_compared_are_refused() {
         let said = sync_and_expect_refusal(&case, "t.csv --scope all");
         assert!(said.contains("the source has 1598 columns, but a sync compares at most 1597"));
     }
+}
+
+/// Each of the syncs first needs another lock of the table.
+#[test]
+fn a_sync_waits_no_longer_for_a_lock_than_the_lock_timeout() {
+    let case = new_case();
+    case.put("t.csv", "id,kind,n\n1,b,1\n");
+    let (runtime, holder) = session(&case.db.dsn());
+    let ways = ["--scope all", "--scope all --check", "--no-delete --read-ahead never"];
+    for (lock, ways) in
+        [("lock table t", &ways[..]), ("select from t where id = 1 for update", &["--no-delete"])]
+    {
+        runtime.block_on(holder.batch_execute(&format!("begin; {lock}"))).unwrap();
+        for way in ways {
+            let args = format!("t.csv --table t {way} --lock-timeout 1 --quiet");
+            let said = sync(&case, &args).refusal();
+            assert!(said.contains("lock timeout (SQLSTATE 55P03)"), "{way}: {said}");
+            assert!(said.contains("The lock was held for 1 s by session "), "{way}: {said}");
+        }
+        runtime.block_on(holder.batch_execute("rollback")).unwrap();
+    }
+    assert_eq!(counts(&case, "t.csv --no-delete"), [0, 1, 0, 0]);
+}
+
+/// A table whose key a load has dropped looks like a table without a key.
+#[test]
+fn a_sync_without_a_key_names_the_load_that_has_dropped_it() {
+    let case = new_case();
+    case.put("u.csv", "id,kind,n\n11,a,1\n");
+    case.load("u.csv --table t --quiet").success();
+    case.db.run(
+        "insert into pgspate.change (job, ordinal, table_oid, kind, object, steps, beside) \
+         select max(job), 1, 't'::regclass, 'primary key', 't_pkey', '{\"{}\"}', false \
+         from pgspate.job; \
+         alter table t drop constraint t_pkey",
+    );
+    case.put("t.csv", "id,kind,n\n1,b,1\n");
+    let said = sync(&case, "t.csv --no-delete --quiet").refusal();
+    assert!(said.contains("has dropped primary key \"t_pkey\" and not put them back"), "{said}");
 }

@@ -220,6 +220,8 @@ async fn run_checks(context: &CheckContext<'_>) -> Result<Vec<Finding>> {
             held_back::check,
             io::check,
         );
+    } else {
+        run!(not_put_back::check);
     }
     run!(
         locked_tables::check,

@@ -24,7 +24,8 @@ const PREPARED_SECONDS_MIN: u64 = 60;
 const SHOW_ALTER_SYSTEM: &str =
     "select name, setting from pg_file_settings where sourcefile like '%postgresql.auto.conf';";
 
-/// Finds changes of loads and of `tune` that are not put back.
+/// Finds changes of loads and of `tune` that are not put back. For one table, only changes of this
+/// table count.
 pub(super) async fn check(context: &CheckContext<'_>) -> CheckResult {
     let mut found = Vec::new();
     if let Err(error) = collect(context, &mut found).await {
@@ -36,9 +37,11 @@ pub(super) async fn check(context: &CheckContext<'_>) -> CheckResult {
                 .remedy(context.grant_statement("select on all tables in schema pgspate")),
         });
     }
-    match list_prepared(context.client).await {
-        Ok(list) => found.extend(list.transactions.iter().filter_map(left_prepared)),
-        Err(error) => found.push(NOT_PUT_BACK.cannot_see(error.to_string())),
+    if context.table == 0 {
+        match list_prepared(context.client).await {
+            Ok(list) => found.extend(list.transactions.iter().filter_map(left_prepared)),
+            Err(error) => found.push(NOT_PUT_BACK.cannot_see(error.to_string())),
+        }
     }
     Ok(NOT_PUT_BACK.findings_or_ok(found, "nothing"))
 }
@@ -70,7 +73,7 @@ async fn collect(context: &CheckContext<'_>, found: &mut Vec<Finding>) -> Result
     // Settings belong to the whole server, so a database without a ledger reports them, too.
     let marker = tune::read_marker(context.client).await?;
     let changes = ledger::outstanding_changes(context.client, None).await;
-    if let Some(marker) = marker {
+    if let Some(marker) = marker.filter(|_| context.table == 0) {
         let names = changes.as_ref().ok().map(|changes| tune::changed_settings(&marker, changes));
         found.push(match marker.is_here {
             true => tuned_here(names),
@@ -78,7 +81,10 @@ async fn collect(context: &CheckContext<'_>, found: &mut Vec<Finding>) -> Result
         });
     }
     let mut changes = changes?;
-    changes.retain(|change| change.kind != ledger::SETTING_CHANGE);
+    changes.retain(|change| match context.table {
+        0 => change.kind != ledger::SETTING_CHANGE,
+        table => change.table_oid == table,
+    });
     let mut jobs: Vec<i64> = changes.iter().map(|change| change.job).collect();
     jobs.dedup();
     for job in jobs {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::connect::STALL_TIMEOUT;
+use crate::search_path::USERS_PATH_SETTING;
 
 /// How long a run waits for a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +22,17 @@ impl WaitLimits {
     /// other timeouts.
     pub fn session_sql(&self) -> String {
         TimeoutScope::Session.disable_with_lock_timeout_sql(self.lock_timeout_millis())
+    }
+
+    /// Returns the statement that sets the lock timeout of the session, unless a pooler may give the
+    /// session to other programs.
+    pub fn lock_timeout_sql(&self) -> String {
+        format!(
+            "select pg_catalog.set_config('lock_timeout', '{}', false) \
+             from pg_catalog.current_setting('{USERS_PATH_SETTING}', true) kept \
+             where kept is not null",
+            self.lock_timeout_millis()
+        )
     }
 
     /// Returns the lock timeout in milliseconds, as the server's setting takes it.

@@ -21,8 +21,8 @@ use pgspate_target::{server_error, users_path_sql};
 pub struct SessionOpener {
     dsn: Arc<Dsn>,
     application_name: Arc<str>,
-    /// The stage table to create in each session.
-    stage: Option<Arc<StageTable>>,
+    /// The stage table to create in each session, and how long to wait for the lock that this needs.
+    stage: Option<(Arc<StageTable>, WaitLimits)>,
 }
 
 impl SessionOpener {
@@ -33,8 +33,8 @@ impl SessionOpener {
     }
 
     /// Returns an opener whose sessions get a stage table.
-    pub(crate) fn with_stage(self, stage: &StageTable) -> SessionOpener {
-        SessionOpener { stage: Some(Arc::new(stage.clone())), ..self }
+    pub(crate) fn with_stage(self, stage: &StageTable, limits: WaitLimits) -> SessionOpener {
+        SessionOpener { stage: Some((Arc::new(stage.clone()), limits)), ..self }
     }
 
     /// Opens one more connection.
@@ -49,7 +49,7 @@ impl SessionOpener {
 
     async fn create_stage(&self, connection: &Connection) -> Result<()> {
         match &self.stage {
-            Some(stage) => stage.create_in(&connection.client).await,
+            Some((stage, limits)) => stage.create_in(&connection.client, limits).await,
             None => Ok(()),
         }
     }

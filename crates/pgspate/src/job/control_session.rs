@@ -10,6 +10,7 @@ use crate::Result;
 use crate::copy::CopyProgress;
 use crate::fleet::FleetEntry;
 use pgspate_target::connect::{Connection, Dsn};
+use pgspate_target::server_error;
 use pgspate_target::session::{ReconnectBackoff, WaitLimits};
 
 /// A run's control session. pgspate opens it again after the connection was lost.
@@ -38,6 +39,10 @@ impl ControlSession {
             return Ok(false);
         }
         let connection = self.runtime.block_on(self.dsn.connect("pgspate load"))?;
+        let limit = self.limits.lock_timeout_sql();
+        let limiting = connection.client.batch_execute(&limit);
+        let failed = server_error("could not limit the time to wait for locks".to_owned());
+        self.runtime.block_on(limiting).map_err(failed)?;
         self.connection_was_lost = true;
         let lost_pid = self.connection.backend_pid();
         // The lost session's backend may still hold the job's lock. It may also have an open

@@ -72,7 +72,11 @@ pub fn prepare(options: LoadOptions, dsn: Dsn, runtime: &Handle) -> Result<Load>
         }
         maintenance_facts => maintenance_facts,
     };
-    (load.job.ledger_state, load.table_changes.maintenance_facts) = (known?, maintenance_facts?);
+    let known = known.map_err(|error| {
+        let (client, limits) = (load.job.client(), &load.options.limits);
+        runtime.block_on(name_lock_holder(client, load.table.oid, limits, error))
+    })?;
+    (load.job.ledger_state, load.table_changes.maintenance_facts) = (known, maintenance_facts?);
     load.warn_of_earlier_table();
     load.choose_files()?;
     load.add_recorded_keys()?;
@@ -94,9 +98,7 @@ async fn read_maintenance_facts_with_timeout(load: &Load) -> Result<MaintenanceF
     let Load { job, table, options: LoadOptions { limits, .. }, .. } = load;
     let lock_timeout = limits.lock_timeout_millis();
     match MaintenanceFacts::read_with_timeout(job.client(), table, lock_timeout).await {
-        Err(error) if is_lock_error(&error) => {
-            Err(name_lock_holder(job.client(), Some(table.oid), limits.lock_timeout, error).await)
-        }
+        Err(error) => Err(name_lock_holder(job.client(), table.oid, limits, error).await),
         read => read,
     }
 }

@@ -6,6 +6,7 @@ use super::{Load, LoadOptions};
 use crate::Result;
 use crate::copy::{CopyOutcome, SurroundingSql, emptying_error};
 use crate::plan::{AtomicMethod, AtomicPlan};
+use crate::reading::name_lock_holder;
 use pgspate_target::connect::Connection;
 use pgspate_target::{IncomingForeignKey, TableDependencies, TargetTable, ledger};
 
@@ -16,9 +17,16 @@ pub(super) async fn read_dependencies(
     connection: &Connection,
     table: Option<&TargetTable>,
 ) -> Result<Option<TableDependencies>> {
-    match table.filter(|_| options.plan.replace.is_some() || options.plan.atomic) {
-        Some(table) => TableDependencies::read(&connection.client, table).await.map(Some),
-        None => Ok(None),
+    let Some(table) = table.filter(|_| options.plan.replace.is_some() || options.plan.atomic)
+    else {
+        return Ok(None);
+    };
+    match TableDependencies::read(&connection.client, table).await {
+        Ok(dependencies) => Ok(Some(dependencies)),
+        Err(error) => {
+            let (client, limits) = (&connection.client, &options.limits);
+            Err(name_lock_holder(client, table.oid, limits, error).await)
+        }
     }
 }
 

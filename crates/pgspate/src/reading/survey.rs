@@ -3,8 +3,6 @@
 //! A survey changes nothing. Its queries about the settings, the table and the ledger are sent
 //! together as soon as the connection is open.
 
-use std::time::Duration;
-
 use tokio::runtime::Handle;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
@@ -71,7 +69,7 @@ impl Survey {
         let (inputs, skipped) = resolve_inputs(options, runtime)?;
         let name = table_name(table, &inputs);
         let lock_timeout_millis = FIRST_LOCK_TIMEOUT_MILLIS;
-        let query = SurveyQuery { table: &name, lock_timeout_millis, is_for_load };
+        let query = SurveyQuery { table: &name, lock_timeout_millis, limits: &limits, is_for_load };
         let (connection, answer) = match &mut fleet {
             None => runtime.block_on(dsn.connect_and_query("pgspate load", &query))?,
             Some(fleet) => {
@@ -103,7 +101,7 @@ impl Survey {
     ) -> Result<Survey> {
         let inputs = resolve_inputs(options, runtime)?;
         let lock_timeout_millis = FIRST_LOCK_TIMEOUT_MILLIS;
-        let query = SurveyQuery { table, lock_timeout_millis, is_for_load: false };
+        let query = SurveyQuery { table, lock_timeout_millis, limits: &limits, is_for_load: false };
         let answer = runtime.block_on(query.run(&connection.client));
         let (runtime, connection) = (runtime.clone(), connection.into());
         let (connection_was_lost, fleet) = (false, None);
@@ -198,21 +196,28 @@ fn skipped_note(names: &[String]) -> Option<String> {
     Some(format!("skipped \"{first}\"{more}: not data, by the name"))
 }
 
-/// Adds a hint to a lock error: the session that holds the lock.
+/// Adds a hint to the error of a lock that was not granted in time: which sessions lock the table.
+/// Other errors, and those with a hint, stay as they are.
 pub(crate) async fn name_lock_holder(
     client: &Client,
-    table: Option<u32>,
-    lock_timeout: Duration,
+    table: u32,
+    limits: &WaitLimits,
     error: Error,
 ) -> Error {
-    let locking_sessions = match table {
-        Some(table) => locking_sessions(client, table).await.unwrap_or_default(),
-        None => Vec::new(),
+    if !is_lock_error(&error) || error.hint_text().is_some() {
+        return error;
+    }
+    let holders = locking_sessions(client, table).await.unwrap_or_default();
+    let who = match &holders[..] {
+        [] => return error,
+        [only] => only.clone(),
+        [first, others @ ..] => {
+            format!("{first} or by {}", counted(others.len() as u64, "other session"))
+        }
     };
-    let Some(user) = locking_sessions.first() else { return error };
-    let seconds = lock_timeout.as_secs();
+    let seconds = limits.lock_timeout.as_secs();
     error.hint(format!(
-        "The lock was held for {seconds} s by {user}. End that session, or wait longer with \
+        "The lock was held for {seconds} s by {who}. End that session, or wait longer with \
          `--lock-timeout`."
     ))
 }
@@ -220,8 +225,10 @@ pub(crate) async fn name_lock_holder(
 /// The queries that are sent as soon as the connection is open.
 struct SurveyQuery<'a> {
     table: &'a str,
-    /// How long to wait for locks, in milliseconds.
+    /// How long the queries wait for locks, in milliseconds.
     lock_timeout_millis: i32,
+    /// How long later statements of the session wait for locks.
+    limits: &'a WaitLimits,
     /// Whether a load asks, which needs [`LoadFacts`].
     is_for_load: bool,
 }
@@ -259,13 +266,15 @@ impl SessionQuery for SurveyQuery<'_> {
             );
             Some(LoadFacts { free_connections, has_ledger })
         };
-        let (_, session, found, load_facts, _) = tokio::join!(
+        let limit_later_waits = self.limits.lock_timeout_sql();
+        let (_, session, found, load_facts, ..) = tokio::join!(
             biased;
             client.batch_execute(&begin),
             read_session(client),
             FoundTable::find(client, self.table),
             load_facts,
-            roll_back()
+            roll_back(),
+            client.batch_execute(&limit_later_waits)
         );
         let table = match found {
             Ok(Some(found)) if found.is_incomplete() => {
@@ -292,13 +301,15 @@ async fn query_again(
     limits: &WaitLimits,
     is_for_load: bool,
 ) -> SurveyAnswer {
-    let query =
-        SurveyQuery { table, lock_timeout_millis: limits.lock_timeout_millis(), is_for_load };
+    let lock_timeout_millis = limits.lock_timeout_millis();
+    let query = SurveyQuery { table, lock_timeout_millis, limits, is_for_load };
     let mut answer = query.run(client).await;
     answer.table = match answer.table {
         Err(error) if is_lock_error(&error) => {
-            let table = TargetTable::find_oid(client, table).await.ok().flatten();
-            Err(name_lock_holder(client, table, limits.lock_timeout, error).await)
+            match TargetTable::find_oid(client, table).await.ok().flatten() {
+                Some(table) => Err(name_lock_holder(client, table, limits, error).await),
+                None => Err(error),
+            }
         }
         result => result,
     };

@@ -15,6 +15,7 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use crate::{Error, Result};
+use pgspate_target::session::WaitLimits;
 use pgspate_target::{TargetTable, TypedQuery, quote_ident, server_error};
 
 /// The stage's name in SQL.
@@ -80,10 +81,15 @@ impl StageTable {
         &self.create
     }
 
-    /// Creates the stage in a session.
-    pub(crate) async fn create_in(&self, client: &Client) -> Result<()> {
+    /// Creates the stage in a session. The table whose columns it has may be locked.
+    pub(crate) async fn create_in(&self, client: &Client, limits: &WaitLimits) -> Result<()> {
         let failed = server_error("could not create a temporary table to stage rows in".to_owned());
-        let sql = format!("set temp_buffers = '{}'; {}", self.temp_buffers, self.create.join("; "));
+        let sql = format!(
+            "{}; set temp_buffers = '{}'; {}",
+            limits.lock_timeout_sql(),
+            self.temp_buffers,
+            self.create.join("; ")
+        );
         client.batch_execute(&sql).await.map_err(|error| {
             let is_forbidden = error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE);
             let error = failed(error);

@@ -8,9 +8,13 @@ use std::collections::HashMap;
 
 use tokio_postgres::Client;
 
+use super::staging::Staging;
+use super::statements::Scope;
+use super::{SyncOptions, vacuum};
 use crate::plan::PlannedColumn;
 use crate::stage::keys::{self, EQUALS};
 use crate::{Error, ErrorKind, Result, did_you_mean};
+use pgspate_target::ledger::check_no_dropped_keys;
 use pgspate_target::{TargetColumn, TargetTable, TypeKind, quote_ident, server_error};
 
 /// Oids of `int2vector` and `oidvector`, which are arrays by another name.
@@ -107,6 +111,55 @@ fn incomparable_error(table: &TargetTable, column: &TargetColumn, role: &str) ->
     };
     Error::new(ErrorKind::Plan, message)
         .hint(format!("Name columns of other types for the {role}, such as an id.{jsonb}"))
+}
+
+/// Decides which columns are the key, and which are compared or ignored.
+pub(super) async fn classify_columns(
+    staging: &Staging,
+    options: &SyncOptions,
+) -> Result<SyncColumns> {
+    let (table, client) = (&staging.table, &staging.control().client);
+    if options.vacuums && !vacuum::is_allowed(staging.control(), table.oid).await? {
+        let message = format!("this role may not vacuum {}", table.sql_name);
+        return Err(Error::new(ErrorKind::Plan, message)
+            .hint("Leave out `--vacuum`, or run the sync as the table's owner."));
+    }
+    let nondeterministic = keys::nondeterministic_columns(client, table).await?;
+    let key = match options.key.is_empty() {
+        false => options.key.clone(),
+        true => table.primary_key(),
+    };
+    if key.is_empty() {
+        check_no_dropped_keys(client, table.oid).await?;
+    }
+    let is_unique = table.is_unique(&key);
+    let operators = keys::equality_operators(client, table).await?;
+    check_comparable(client, table, "key", &key, &operators).await?;
+    if let Scope::By(names) = &options.scope {
+        check_comparable(client, table, "scope", names, &operators).await?;
+    }
+    let (written, ignored) = (&staging.plan.columns, &options.ignored);
+    let columns =
+        SyncColumns::classify(table, written, &key, ignored, &nondeterministic, &operators)?;
+    let storage = table.storage.facts();
+    if let (Some(extension), false, false) =
+        (storage.extension, storage.has_row_addresses, is_unique)
+    {
+        let message = format!(
+            "{} {} of {extension}, so rows are found by key only, but no unique index covers the \
+             key",
+            table.sql_name, storage.lack_of_addresses
+        );
+        return Err(Error::new(ErrorKind::Plan, message).hint("Name a unique key with `--key`."));
+    }
+    if let Scope::By(names) = &options.scope {
+        for name in names {
+            if !staging.plan.columns.iter().any(|column| column.name == *name) {
+                return Err(staging.missing_scope_column(name));
+            }
+        }
+    }
+    Ok(SyncColumns { key_is_unique: is_unique, may_set_key: storage.may_set_key, ..columns })
 }
 
 impl SyncColumns {

@@ -43,7 +43,7 @@ use crate::load::NewTableOptions;
 use crate::load::add_columns::{ColumnsToAdd, added_meanwhile_error};
 use crate::plan::AutoChoice;
 use crate::reading::{self, InputOrigin, LoadWatch};
-use crate::stage::{self, keys, temp_space::TempSpace};
+use crate::stage::{self, temp_space::TempSpace};
 use crate::{Error, ErrorKind, Result};
 use ahead::{HeldSnapshot, TableExtent, TableReadAhead};
 use attempts::SyncAttempts;
@@ -177,7 +177,7 @@ pub fn prepare(mut options: SyncOptions, dsn: Dsn, runtime: &Handle) -> Result<P
     options.new_table.check_use(options.create, options.reading.rows.add_columns)?;
     let fleet = member::prepare(&mut options)?;
     let (mut staging, created) = Staging::prepare(&options, dsn, fleet, runtime)?;
-    let columns = runtime.block_on(classify_columns(&staging, &options))?;
+    let columns = runtime.block_on(columns::classify_columns(&staging, &options))?;
     let mut evidence = staging.reading.sniffed.evidence.clone();
     let (lanes, transactions) = (options.lanes, options.transactions);
     let (mut shares_by_time, mut split) = (false, None);
@@ -192,8 +192,7 @@ pub fn prepare(mut options: SyncOptions, dsn: Dsn, runtime: &Handle) -> Result<P
             Err(reason) => evidence.push(format!("one transaction: {reason}")),
         }
     }
-    let (runtime, committed, before, extent) =
-        (runtime.clone(), CommittedTransactions::default(), None, None);
+    let (runtime, committed) = (runtime.clone(), CommittedTransactions::default());
     let mut sync = PreparedSync {
         created,
         staging,
@@ -203,13 +202,14 @@ pub fn prepare(mut options: SyncOptions, dsn: Dsn, runtime: &Handle) -> Result<P
         shares_by_time,
         split,
         committed,
-        before,
-        extent,
+        before: None,
+        extent: None,
         member: None,
         fleet_job: None,
         runtime,
     };
-    sync.extent = sync.runtime.block_on(ahead::choose_extent(&sync))?;
+    let chosen = sync.runtime.block_on(ahead::choose_extent(&sync));
+    sync.extent = chosen.map_err(|error| sync.explain_failure(error))?;
     if let (Some(to_add), Some(_)) = (&sync.staging.to_add, sync.extent) {
         // No row of the table has the new columns, and reading them would fail.
         sync.extent = None;
@@ -219,49 +219,6 @@ pub fn prepare(mut options: SyncOptions, dsn: Dsn, runtime: &Handle) -> Result<P
         ));
     }
     Ok(sync)
-}
-
-/// Decides which columns are the key, and which are compared or ignored.
-async fn classify_columns(staging: &Staging, options: &SyncOptions) -> Result<SyncColumns> {
-    let (table, client) = (&staging.table, &staging.control().client);
-    if options.vacuums && !vacuum::is_allowed(staging.control(), table.oid).await? {
-        let message = format!("this role may not vacuum {}", table.sql_name);
-        return Err(Error::new(ErrorKind::Plan, message)
-            .hint("Leave out `--vacuum`, or run the sync as the table's owner."));
-    }
-    let nondeterministic = keys::nondeterministic_columns(client, table).await?;
-    let key = match options.key.is_empty() {
-        false => options.key.clone(),
-        true => table.primary_key(),
-    };
-    let is_unique = table.is_unique(&key);
-    let operators = keys::equality_operators(client, table).await?;
-    columns::check_comparable(client, table, "key", &key, &operators).await?;
-    if let Scope::By(names) = &options.scope {
-        columns::check_comparable(client, table, "scope", names, &operators).await?;
-    }
-    let (written, ignored) = (&staging.plan.columns, &options.ignored);
-    let columns =
-        SyncColumns::classify(table, written, &key, ignored, &nondeterministic, &operators)?;
-    let storage = table.storage.facts();
-    if let (Some(extension), false, false) =
-        (storage.extension, storage.has_row_addresses, is_unique)
-    {
-        let message = format!(
-            "{} {} of {extension}, so rows are found by key only, but no unique index covers the \
-             key",
-            table.sql_name, storage.lack_of_addresses
-        );
-        return Err(Error::new(ErrorKind::Plan, message).hint("Name a unique key with `--key`."));
-    }
-    if let Scope::By(names) = &options.scope {
-        for name in names {
-            if !staging.plan.columns.iter().any(|column| column.name == *name) {
-                return Err(staging.missing_scope_column(name));
-            }
-        }
-    }
-    Ok(SyncColumns { key_is_unique: is_unique, may_set_key: storage.may_set_key, ..columns })
 }
 
 /// Returns how sessions or transactions can share the scopes, or the reason why they cannot.
@@ -563,8 +520,8 @@ impl PreparedSync {
     }
 
     fn explain_failure(&self, error: Error) -> Error {
-        let kind = error.kind();
-        Error::new(kind, format!("could not sync {}", self.table())).because(error)
+        let error = self.runtime.block_on(self.staging.name_lock_holder(error));
+        Error::new(error.kind(), format!("could not sync {}", self.table())).because(error)
     }
 
     /// Turns errors into `None` like [`some_unless_failed`], and names the table in other errors.

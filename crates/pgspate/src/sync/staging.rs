@@ -25,7 +25,7 @@ use crate::load::create::{self, check_typed_columns};
 use crate::plan::{RowPlan, RowRequest, hint_date_format};
 use crate::reading::{
     LoadWatch, MakeEncoder, SniffedInputs, StageCopy, Survey, check_constants, hint_value,
-    missing_table_error, parse_name,
+    missing_table_error, name_lock_holder, parse_name,
 };
 use crate::stage::known_rows::KnownRowFilter;
 use crate::stage::{self, StageTable};
@@ -283,7 +283,8 @@ impl Staging {
             relation: stage::STAGE_RELATION,
         };
         let mut job = copy.job(make_encoder, destination);
-        job.session_opener = job.session_opener.with_stage(&self.stage);
+        job.session_opener =
+            job.session_opener.with_stage(&self.stage, self.control_session.limits);
         let control = &self.control_session.connection;
         if !self.has_one_session() {
             return Ok(CopyJob { control_connection: Some(Arc::clone(control)), ..job });
@@ -291,7 +292,7 @@ impl Staging {
         job.setup.has_other_work = true;
         let runtime = &self.control_session.runtime;
         let ready = runtime.block_on(async {
-            self.stage.create_in(&control.client).await?;
+            self.stage.create_in(&control.client, &self.control_session.limits).await?;
             ReadySession::of_connection(Arc::clone(control), &job.setup).await
         })?;
         Ok(CopyJob { early_session: EarlySession::from_open(ready, runtime), ..job })
@@ -316,9 +317,16 @@ impl Staging {
             && self.reading.stored_bytes().is_some_and(|bytes| bytes <= ONE_SESSION_BYTES_MAX)
     }
 
+    /// Adds which sessions lock the table to the error of a lock that was not granted in time.
+    pub(super) async fn name_lock_holder(&self, error: Error) -> Error {
+        let ControlSession { connection, limits, .. } = &self.control_session;
+        name_lock_holder(&connection.client, self.table.oid, limits, error).await
+    }
+
     fn explain_failure(&self, error: Error) -> Error {
         let message =
             format!("could not sync {} with {}", self.table.sql_name, self.reading.title());
+        let error = self.control_session.runtime.block_on(self.name_lock_holder(error));
         let kind = error.kind();
         let error = match &self.to_add {
             Some(to_add) => to_add.hint_type(error),

@@ -59,11 +59,11 @@ pub(super) fn can_write_directly(batch: &EventBatch, rows_max: u64) -> bool {
 
 /// Writes and commits a batch. Sets `outcome` to what the batch did. Returns false if the server
 /// refused a statement and nothing was written. The session then stops using parameters, unless a
-/// row or a temporary state, such as a lock timeout, is the cause.
+/// row or a cancel request is the cause.
 ///
 /// # Errors
-/// When the session is lost, when the whole batch may be retried, and when another process took the
-/// stream over. If the batch was committed all the same, `outcome` has the replies up to then.
+/// When the session is lost, when the whole batch may be retried, when a lock is not granted in
+/// time, and when another process took the stream over. If the batch was committed all the same, `outcome` has the replies up to then.
 pub(super) async fn write(
     session: &mut WriterSession,
     batch: &EventBatch,
@@ -84,10 +84,13 @@ pub(super) async fn write(
     match sent {
         Ok(()) => Ok(true),
         Err(error) if error.is_retryable() || error.kind() != ErrorKind::Server => Err(error),
+        // The stage would wait for the lock once more.
+        Err(error) if error.sqlstate() == Some(&SqlState::LOCK_NOT_AVAILABLE) => Err(error),
         Err(error) => {
             *outcome = DirectOutcome::default();
+            let is_cancelled = error.sqlstate() == Some(&SqlState::QUERY_CANCELED);
             // For example, a new column changes the table's row type.
-            session.may_use_parameters &= is_row_refusal(&error) || is_temporary(&error);
+            session.may_use_parameters &= is_row_refusal(&error) || is_cancelled;
             Ok(false)
         }
     }
@@ -99,12 +102,6 @@ pub(super) struct DirectOutcome {
     pub(super) counts: ApplyCounts,
     /// Whether all replies arrived.
     pub(super) is_complete: bool,
-}
-
-/// Checks whether later batches may succeed: a lock timeout or a cancelled statement.
-fn is_temporary(error: &Error) -> bool {
-    let passing = [SqlState::LOCK_NOT_AVAILABLE, SqlState::QUERY_CANCELED];
-    error.sqlstate().is_some_and(|code| passing.contains(code))
 }
 
 /// Sends the whole transaction. `answers` gets each step's reply, also when later replies are lost.

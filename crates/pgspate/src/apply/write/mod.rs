@@ -18,6 +18,8 @@ mod session;
 mod statements;
 mod steps;
 
+use std::sync::Arc;
+
 use tokio::runtime::Handle;
 
 pub use counts::ApplyCounts;
@@ -25,8 +27,10 @@ pub use counts::ApplyCounts;
 use self::pipeline::BatchPipeline;
 use self::session::WriterSession;
 use super::batch::EventBatch;
+use super::route::ApplyTable;
 use super::watch::ApplyWatch;
 use crate::copy::is_row_error_code;
+use crate::reading::name_lock_holder;
 use crate::{Error, ErrorKind, Result};
 use pgspate_replication::SourceNames;
 use pgspate_target::connect::Dsn;
@@ -151,6 +155,7 @@ impl BatchWriter {
             let Err(error) = tried else { return Ok(()) };
             runtime.block_on(self.roll_back_after(&error));
             let error = runtime.block_on(self.explain_stream_error(error));
+            let error = runtime.block_on(self.name_lock_holder(&batch.tables, error));
             if !error.is_retryable() || !backoff.wait(|| watch.is_cancelled()) {
                 self.uncommitted = UncommittedWork::default();
                 return Err(error);
@@ -423,6 +428,17 @@ impl BatchWriter {
             ErrorKind::Ledger => self.stream.explain(&session.connection.client, error).await,
             _ => error,
         }
+    }
+
+    /// Adds which sessions lock the batch's tables to the error of a lock that was not granted in
+    /// time.
+    async fn name_lock_holder(&self, tables: &[Arc<ApplyTable>], mut error: Error) -> Error {
+        let Some(session) = &self.session else { return error };
+        for facts in tables {
+            let (client, limits) = (&session.connection.client, &self.settings.limits);
+            error = name_lock_holder(client, facts.table.oid, limits, error).await;
+        }
+        error
     }
 
     /// Ends the session. Returns the counts.

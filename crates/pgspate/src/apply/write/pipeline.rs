@@ -289,9 +289,10 @@ impl BatchWriter {
         error: tokio_postgres::Error,
         watch: &ApplyWatch,
     ) -> Result<()> {
-        let has_timed_out = error.code().is_some_and(|code| {
-            [SqlState::LOCK_NOT_AVAILABLE, SqlState::QUERY_CANCELED].contains(code)
-        });
+        let code = error.code().cloned();
+        let is_locked = code == Some(SqlState::LOCK_NOT_AVAILABLE);
+        let has_timed_out = is_locked || code == Some(SqlState::QUERY_CANCELED);
+        let tables = first.batch.tables.clone();
         let mut answered = vec![first];
         while let Some(SentBatch { batch, answer, .. }) = self.pipeline.sent.pop_front() {
             // The statements behind one that has waited in vain would each wait as long.
@@ -308,6 +309,10 @@ impl BatchWriter {
         session.forget_batch_statements();
         let error = session.connection.explain(format!("could not {BATCH_TASK}"), error);
         match error.kind() {
+            ErrorKind::Server if is_locked => {
+                self.find_committed(answered, watch)?;
+                Err(self.runtime.clone().block_on(self.name_lock_holder(&tables, error)))
+            }
             ErrorKind::Server if has_timed_out => self.find_committed(answered, watch),
             ErrorKind::Server => {
                 self.send_again(answered);

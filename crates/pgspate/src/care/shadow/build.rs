@@ -177,9 +177,9 @@ impl TableCare<'_> {
                 let first = &older[0];
                 if !is_strict {
                     return Ok(Some(format!(
-                        "the transaction of {} began before all rows were committed; if it reads \
-                         the table from now on, it sees only some of the rows; `--atomic` waits \
-                         for such transactions",
+                        "the transaction of {} began before all rows were committed; if it is \
+                         repeatable read, and reads the table only now, it sees only some of the \
+                         rows; `--atomic` waits for such transactions",
                         first.session
                     )));
                 }

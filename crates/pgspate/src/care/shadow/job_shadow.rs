@@ -122,8 +122,8 @@ impl JobShadow {
         while let Some(first) = older.first() {
             if started.elapsed() >= SNAPSHOT_TIMEOUT {
                 return Ok(Some(format!(
-                    "the transaction of {} began before all rows were committed; if it reads the \
-                     table from now on, it sees only some of the rows",
+                    "the transaction of {} began before all rows were committed; if it is \
+                     repeatable read, and reads the table only now, it sees only some of the rows",
                     first.session
                 )));
             }

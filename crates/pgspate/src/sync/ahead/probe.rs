@@ -53,7 +53,7 @@ async fn count_unchanged(
         || server_error("could not look up the source's first rows in the table".to_owned());
     let names: Vec<_> = sync.staging.plan.columns.iter().map(|it| quote_ident(&it.name)).collect();
     let columns = names.iter().map(|name| format!("t.{name}")).collect::<Vec<_>>().join(", ");
-    sync.staging.stage.create_in(&session.client).await?;
+    sync.staging.stage.create_in(&session.client, &sync.options.limits).await?;
     let copy = format!("copy {STAGE_NAME} ({}) from stdin (format binary)", names.join(", "));
     let statement = session.client.prepare(&copy).await.map_err(failed())?;
     temp_table::copy_rows(session, &statement, EncodeMode::Binary, &first.binary, rows).await?;
