@@ -80,14 +80,15 @@ _PSYCOPG_HINT = (
 )
 
 
-def warn_of_default(to: str | None) -> None:
-    """Warns that the rows go to the embedded server, because neither the call nor a variable names
-    a server. The caller's caller calls a public function.
+def warn_of_default(to: str | None, stacklevel: int) -> None:
+    """Warns that the rows go to the embedded server, if neither `to` nor a variable names a server.
+
+    `stacklevel` counts the caller as 1, as in `warnings.warn`.
     """
     if to is None and not _pgspate.is_server_named():
         message = "no server is named, so the rows go to the embedded PostgreSQL, which "
         message += "`pgspate server status` shows. Name a server by `to=`, or by `PGHOST`."
-        warnings.warn(message, stacklevel=5)
+        warnings.warn(message, stacklevel=stacklevel + 1)
 
 
 def conninfo(to: Any) -> str | None:

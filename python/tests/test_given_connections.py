@@ -40,6 +40,7 @@ class Thing(Base):
 
 
 ROWS = [{"id": 1}]
+SCOPE = {"scope": "all"}
 PLACES = "select (select count(*) from public.things), (select count(*) from other.things)"
 
 
@@ -213,8 +214,10 @@ def test_a_transaction_of_a_shared_connection_is_left_alone(dsn, places, module,
 def test_a_closed_connection_is_named(dsn, module):
     connection = module.connect(dsn)
     connection.close()
-    with pytest.raises(pgspate.UsageError, match="the connection that `to=` names is closed"):
+    message = "the connection that `to=` names is closed"
+    with pytest.raises(pgspate.UsageError, match=message) as refused:
         pgspate.load(ROWS, "things", to=connection)
+    assert refused.value.hint == "Give an open connection or a connection string."
 
 
 def test_a_transaction_in_a_pool_of_one_connection_is_left_alone(dsn, places):
@@ -477,6 +480,16 @@ def test_other_objects_than_those_of_sqlalchemy_are_refused(dsn):
             (session, engine, "`within=` is an engine"),
             (session, connection, "`within` is an object of psycopg"),
         ]:
-            with pytest.raises(pgspate.UsageError, match=expected):
+            with pytest.raises(pgspate.UsageError, match=expected) as refused:
                 pgspate.sqlalchemy.load(bind, Thing, ROWS, within=within)
+            assert within is None or "`to=`" not in refused.value.hint
     engine.dispose()
+
+
+def test_only_one_server_is_named(dsn, places):
+    engine = sa.create_engine("postgresql+psycopg://", connect_args=parameters(dsn))
+    for call, options in [(pgspate.sqlalchemy.load, {}), (pgspate.sqlalchemy.sync, SCOPE)]:
+        with pytest.raises(pgspate.UsageError, match="`to=` names one, too"):
+            call(engine, Thing, ROWS, to=dsn, **options)
+    engine.dispose()
+    assert places() == (0, 0)

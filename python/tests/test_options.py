@@ -59,3 +59,18 @@ def test_options_about_files_are_refused_for_rows(dsn, option):
             call([(1,)], "t", to=dsn, **option)
     with pytest.raises(pgspate.UsageError, match="an object of class list is no file"):
         pgspate.sync([(1,)], "t", key="id", scope="all", to=dsn, **option)
+
+
+@pytest.mark.parametrize("write", [pgspate.load, pgspate.Writer])
+def test_a_call_without_a_server_warns(monkeypatch, tmp_path, write):
+    for name in ("PGHOST", "PGHOSTADDR", "PGPORT", "PGDATABASE", "PGUSER", "PGSERVICE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PGSPATE_DATA_DIR", str(tmp_path))
+    # The embedded server cannot start.
+    monkeypatch.setenv("PGSPATE_PG_BIN", str(tmp_path / "nowhere"))
+    arguments = [[(1,)], "t"] if write is pgspate.load else ["t"]
+    with pytest.warns(UserWarning, match="the rows go to the embedded PostgreSQL") as warned:
+        with pytest.raises(pgspate.Error):
+            with write(*arguments):
+                pass
+    assert warned[0].filename == __file__

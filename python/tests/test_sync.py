@@ -56,6 +56,15 @@ def test_a_scope_must_be_given(dsn):
         pgspate.sync([(1,)], "use", scope="all", no_delete=True, to=dsn)
 
 
+def test_a_scope_is_a_text(dsn):
+    sa = pytest.importorskip("sqlalchemy")
+    column = sa.column("id")
+    for scope in (column == 1, column > 1, sa.text("id = 1")):
+        with pytest.raises(pgspate.UsageError, match="`scope=` is an object of class ") as error:
+            pgspate.sync([(1,)], "use", scope=scope, to=dsn)
+        assert "pgspate.sqlalchemy.sync" in error.value.hint
+
+
 def test_a_sync_with_too_many_deletes_is_refused(meters, dsn):
     with pytest.raises(pgspate.Error) as error:
         pgspate.sync([(1, 1, 1.0)], "use", scope="all", to=dsn)

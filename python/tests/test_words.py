@@ -81,6 +81,8 @@ def test_a_connection_of_psycopg_names_the_server(db, dsn):
         with pytest.raises(pgspate.UsageError, match="open transaction") as caught:
             pgspate.load([(2,)], "t", to=connection)
         assert "Commit or roll back" in caught.value.hint
+        # Calls of `pgspate.sqlalchemy` refuse a connection of psycopg, too.
+        assert "within=" not in caught.value.hint
         connection.commit()
         pgspate.load([(3,)], "t", to=connection)
     assert stored(db) == [(1,), (3,)]

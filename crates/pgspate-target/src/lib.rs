@@ -44,7 +44,7 @@ pub use dependencies::{
 };
 pub use fillfactor::{UPDATES_PER_VACUUM, advised_fillfactor};
 pub use index::{DEFINITION_SETTINGS, IndexKind, TableIndex};
-pub use maintenance::{MaintenanceFacts, Sequence, locking_sessions};
+pub use maintenance::{MaintenanceFacts, Sequence, TableLocks, locking_sessions};
 pub use pgspate_base::{
     IDENT_BYTES_MAX, ServerRefusal, quote_ident, quote_literal, truncate_ident,
 };

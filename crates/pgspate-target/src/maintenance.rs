@@ -72,7 +72,7 @@ from pg_stat_activity a join (
       and relation in (select $1::oid union all
                        select indexrelid from pg_index where indrelid = $1)
     group by pid) l on l.pid = a.pid
-where a.pid <> pg_backend_pid() and a.usesysid is not null
+where a.pid <> pg_backend_pid() and a.usesysid is not null and l.strength >= $2
   and coalesce(a.backend_type, 'client backend') = 'client backend'
 order by l.strength desc, a.pid";
 
@@ -194,12 +194,13 @@ impl MaintenanceFacts {
         let fetch = async |sql| client.fetch_all(sql, &[&oid]).await;
         let chunks = if table.storage.is_in_chunks() { CHUNKS } else { "" };
         let facts_sql = FACTS.replace("{chunks}", chunks);
+        let strength_min = TableLocks::All.strength_min();
         let (indexes, facts, is_empty, locking_sessions, sequences) = tokio::join!(
             biased;
             index::read(client, table),
             fetch(&facts_sql),
             is_empty(client, table),
-            fetch(LOCKING_SESSIONS),
+            async { client.fetch_all(LOCKING_SESSIONS, &[&oid, &strength_min]).await },
             fetch(SEQUENCES)
         );
         let (indexes, facts) = (indexes?, facts.map_err(failed())?);
@@ -258,15 +259,40 @@ async fn is_empty(client: &Client, table: &TargetTable) -> bool {
     })
 }
 
+/// The locks of sessions that [`locking_sessions`] finds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TableLocks {
+    /// All locks, which stop statements that change the table itself.
+    All,
+    /// Locks of sessions that have locked rows, or more. A session that only reads stops no writer.
+    OfWriters,
+}
+
+impl TableLocks {
+    /// Returns the position of the weakest mode among PostgreSQL's modes.
+    fn strength_min(self) -> i32 {
+        match self {
+            TableLocks::All => 1,
+            TableLocks::OfWriters => 2,
+        }
+    }
+}
+
 /// Reads which sessions hold locks on the table, in words. Empty if no session holds a lock any
 /// more.
 ///
 /// # Errors
 /// [`ErrorKind::Connect`](crate::ErrorKind::Connect) if the connection fails,
 /// [`ErrorKind::Server`](crate::ErrorKind::Server) if the server refuses the query.
-pub async fn locking_sessions(client: &Client, table: u32) -> Result<Vec<String>> {
+pub async fn locking_sessions(
+    client: &Client,
+    table: u32,
+    locks: TableLocks,
+) -> Result<Vec<String>> {
     let failed = server_error("could not list the sessions that use the table".to_owned());
-    let rows = client.fetch_all(LOCKING_SESSIONS, &[&table]).await.map_err(failed)?;
+    let strength_min = locks.strength_min();
+    let rows =
+        client.fetch_all(LOCKING_SESSIONS, &[&table, &strength_min]).await.map_err(failed)?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 

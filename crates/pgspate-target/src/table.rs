@@ -211,6 +211,9 @@ concat_ws(' ', c.xmin,
     (select concat(count(*), ' ', sum(t.xmin::text::int8), ' ',
                    count(*) filter (where row_security_active(t.tgconstrrelid)))
      from pg_trigger t where t.tgrelid = c.oid) end,
+  case when c.relhasrules then
+    (select concat(count(*), ' ', sum(r.xmin::text::int8)) from pg_rewrite r
+     where r.ev_class = c.oid) end,
   c.relrowsecurity and row_security_active(c.oid)";
 
 /// A mark of the definition of the columns of table `c`.
@@ -227,12 +230,12 @@ fn definition_mark_sql(marks_columns: bool) -> String {
 }
 
 /// Returns a query for the mark of a table, by which [`is_unaltered_sql`] knows its definition
-/// again. Has no row if the table was altered since it was read, or if it may have rules. Its
-/// parameters are those of [`KnownDefinitions`].
+/// again. Has no row if the table was altered since it was read. Its parameters are those of
+/// [`KnownDefinitions`].
 pub fn find_definition_mark_sql(marks_columns: bool) -> String {
     format!(
         "select {} from pg_class c \
-         where c.oid = any($1) and not c.relhasrules and not exists ({})",
+         where c.oid = any($1) and not exists ({})",
         definition_mark_sql(marks_columns),
         altered_tables_sql("")
     )
@@ -240,7 +243,9 @@ pub fn find_definition_mark_sql(marks_columns: bool) -> String {
 
 /// Returns a condition: the table with the OID `oid` still has the definition with the mark `mark`.
 /// Both are SQL. Without `marks_columns`, the statement must return a NULL of each column of the
-/// table: the server refuses a prepared statement whose result has other columns than before.
+/// table: the server refuses a prepared statement whose result has other columns than before. So
+/// columns have the same names, types and collations. They may be nullable, identities or generated
+/// now.
 pub fn is_unaltered_sql(oid: &str, mark: &str, marks_columns: bool) -> String {
     let found = definition_mark_sql(marks_columns);
     format!("exists (select from pg_class c where c.oid = {oid} and {found} = {mark})")

@@ -150,6 +150,22 @@ fn a_column_that_is_no_longer_an_identity_is_updated() {
     }
 }
 
+/// Rows with a NULL in their key would not be found again.
+#[test]
+fn a_key_that_becomes_nullable_ends_the_run() {
+    for args in ["", "--direct-rows 0"] {
+        let case = LoadCase::new("create table t (k int not null unique, v int)");
+        let mut stream = PipedStream::new(&case, args);
+        stream.send(r#"{"op":"insert","row":{"k":1,"v":1}}"#, COUNT, "1");
+        case.db.run("alter table t alter k drop not null");
+        stream.write(r#"{"op":"insert","row":{"k":2,"v":1}}"#);
+        let run = stream.end();
+        assert_eq!(run.status, Some(2), "{}", run.stderr);
+        assert!(run.stderr.contains("the key of public.t changed"), "{}", run.stderr);
+        assert_eq!(rows(&case, "t"), "(1,1)", "{args}");
+    }
+}
+
 /// A column that no event gives may go, and a column that an event gives may not.
 #[test]
 fn a_dropped_column_ends_the_run_only_if_events_give_it() {

@@ -4,7 +4,8 @@ use pgspate_embedded::testing;
 use serde_json::Value;
 
 use crate::run::{ask, session, wait_until};
-use crate::{doctor, findings, wait_for_finding};
+use crate::support::LoadCase;
+use crate::{doctor, expect_no_finding, findings, remedy, wait_for_finding};
 
 /// Returns SQL that creates tables and sequences for which each of the `CHECKS` has a finding.
 fn create_bad_tables(schema: &str) -> String {
@@ -158,4 +159,25 @@ fn the_report_says_which_indexes_the_role_cannot_judge() {
     assert_eq!(hidden("oversized-indexes"), "grant select on public.t to plain;");
     ask(&dsn, &hidden("oversized-indexes"));
     assert_eq!(findings(&plain, "oversized-indexes", "")[0]["verdict"], "ok");
+}
+
+/// What a killed load has dropped of one table does not concern another table.
+#[test]
+fn a_dropped_key_is_a_finding_of_its_table_alone() {
+    let case = LoadCase::new("create table t (id int primary key); create table u (id int)");
+    case.put("t.csv", "id\n1\n");
+    case.load("t.csv --table t --quiet").success();
+    case.db.run(
+        "insert into pgspate.change (job, ordinal, table_oid, kind, object, steps, beside) \
+         select max(job), 1, 't'::regclass, 'primary key', 't_pkey', '{\"{}\"}', false \
+         from pgspate.job; \
+         alter table t drop constraint t_pkey",
+    );
+    let dsn = case.db.dsn();
+    for args in ["", "--table t"] {
+        let finding = wait_for_finding(&dsn, "not-put-back", args);
+        assert_eq!(finding["evidence"], "job 1 has not put back primary key \"t_pkey\"");
+        assert_eq!(remedy(&finding), ["pgspate status --restore 1"]);
+    }
+    expect_no_finding(&dsn, "not-put-back", "--table u");
 }

@@ -451,7 +451,7 @@ fn a_sync_waits_no_longer_for_a_lock_than_the_lock_timeout() {
             let args = format!("t.csv --table t {way} --lock-timeout 1 --quiet");
             let said = sync(&case, &args).refusal();
             assert!(said.contains("lock timeout (SQLSTATE 55P03)"), "{way}: {said}");
-            assert!(said.contains("The lock was held for 1 s by session "), "{way}: {said}");
+            assert!(said.contains("The lock was held for [TIME] by session [N]"), "{way}: {said}");
         }
         runtime.block_on(holder.batch_execute("rollback")).unwrap();
     }
@@ -472,5 +472,5 @@ fn a_sync_without_a_key_names_the_load_that_has_dropped_it() {
     );
     case.put("t.csv", "id,kind,n\n1,b,1\n");
     let said = sync(&case, "t.csv --no-delete --quiet").refusal();
-    assert!(said.contains("has dropped primary key \"t_pkey\" and not put them back"), "{said}");
+    assert!(said.contains("dropped primary key \"t_pkey\" and not put them back"), "{said}");
 }

@@ -24,8 +24,8 @@ impl WaitLimits {
         TimeoutScope::Session.disable_with_lock_timeout_sql(self.lock_timeout_millis())
     }
 
-    /// Returns the statement that sets the lock timeout of the session, unless a pooler may give the
-    /// session to other programs.
+    /// Returns the statement that sets the lock timeout of the session, unless a pooler may give
+    /// the session to other programs.
     pub fn lock_timeout_sql(&self) -> String {
         format!(
             "select pg_catalog.set_config('lock_timeout', '{}', false) \

@@ -61,7 +61,9 @@ impl TableCare<'_> {
         let mut after = AfterLoad::default();
         if maintenance_plan.vacuum || !maintenance_plan.sequences.is_empty() {
             let failed = server_error("could not switch time limits off".to_owned());
-            client.batch_execute(&TimeoutScope::Session.disable_sql()).await.map_err(failed)?;
+            // The rows are written. So this is done, however long it waits for a lock.
+            let unlimited = TimeoutScope::Session.disable_with_lock_timeout_sql(0);
+            client.batch_execute(&unlimited).await.map_err(failed)?;
         }
         for (_, name) in &maintenance_plan.sequences {
             let Some(sequence) = maintenance_facts.sequences.iter().find(|it| it.name == *name)

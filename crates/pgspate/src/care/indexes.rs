@@ -14,8 +14,8 @@ use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::Connection;
 use pgspate_target::ledger::{self, JobId, NewChange};
 use pgspate_target::{
-    AUTOVACUUM_CHANGE, MaintenanceFacts, RestoreRecipe, TargetTable, TypedQuery, locking_sessions,
-    server_error,
+    AUTOVACUUM_CHANGE, MaintenanceFacts, RestoreRecipe, TableLocks, TargetTable, TypedQuery,
+    locking_sessions, server_error,
 };
 
 /// Lock timeout for changes that are optional. Other sessions queue behind the lock request.
@@ -135,7 +135,8 @@ async fn plan_beside_writers(
 
 /// Adds the session that uses the table, and a hint, to the error.
 async fn hint_table_in_use(connection: &Connection, table: &TargetTable, error: Error) -> Error {
-    let found = locking_sessions(&connection.client, table.oid).await.unwrap_or_default();
+    let found =
+        locking_sessions(&connection.client, table.oid, TableLocks::All).await.unwrap_or_default();
     let who = match found.first() {
         Some(who) => format!("{who} is using it"),
         None => "another session was using it".to_owned(),

@@ -24,8 +24,8 @@ use pgspate_target::connect::{Connection, Dsn};
 use pgspate_target::ledger::{self, RecordedChange};
 use pgspate_target::session::TimeoutScope;
 use pgspate_target::{
-    CurrentNames, DEFINITION_SETTINGS, RestoreRecipe, StepStatements, TypedParameter, TypedQuery,
-    locking_sessions, read_current_names, server_error,
+    CurrentNames, DEFINITION_SETTINGS, RestoreRecipe, StepStatements, TableLocks, TypedParameter,
+    TypedQuery, locking_sessions, read_current_names, server_error,
 };
 
 /// Maximum memory for sorting. Sorting needs only enough memory for a single merge pass; 1 GiB is
@@ -273,7 +273,7 @@ impl Restorer<'_> {
         error: Error,
         started: Instant,
     ) -> Result<()> {
-        let who = locking_sessions(&connection.client, change.table_oid).await?;
+        let who = locking_sessions(&connection.client, change.table_oid, TableLocks::All).await?;
         let who = who.first().map_or("another session", String::as_str);
         let name = change.name();
         if self.lock_timeout.is_some_and(|limit| started.elapsed() > limit) {

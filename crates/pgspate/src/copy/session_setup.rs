@@ -21,7 +21,7 @@ use pgspate_target::{server_error, users_path_sql};
 pub struct SessionOpener {
     dsn: Arc<Dsn>,
     application_name: Arc<str>,
-    /// The stage table to create in each session, and how long to wait for the lock that this needs.
+    /// The stage table to create in each session, and how long to wait for the lock for this.
     stage: Option<(Arc<StageTable>, WaitLimits)>,
 }
 

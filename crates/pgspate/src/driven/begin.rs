@@ -18,8 +18,8 @@ use pgspate_target::ledger::{
 };
 use pgspate_target::session::{ReconnectBackoff, WaitLimits};
 use pgspate_target::{
-    TableDependencies, TableStorage, TargetTable, TypedQuery, UnloggedExtent, begin_pinned_sql,
-    locking_sessions, quote_ident, server_error, suggest_table,
+    TableDependencies, TableLocks, TableStorage, TargetTable, TypedQuery, UnloggedExtent,
+    begin_pinned_sql, locking_sessions, quote_ident, server_error, suggest_table,
 };
 
 /// Begins a job that writes a table. If an earlier run of the driver has begun a job of this name,
@@ -128,7 +128,7 @@ async fn hint_lock_holder(client: &Client, table: &str, error: Error) -> Error {
         return error;
     }
     let oid = TargetTable::find_oid(client, table).await.ok().flatten().unwrap_or_default();
-    let holders = locking_sessions(client, oid).await.unwrap_or_default();
+    let holders = locking_sessions(client, oid, TableLocks::All).await.unwrap_or_default();
     let who = holders.first().map_or("another session", String::as_str);
     error.hint(format!("{table} is in use by {who}. End that session, or begin the job later."))
 }

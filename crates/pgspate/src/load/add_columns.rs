@@ -19,7 +19,7 @@ use pgspate_base::is_alike;
 use pgspate_target::connect::Connection;
 use pgspate_target::session::WaitLimits;
 use pgspate_target::{
-    TargetColumn, TargetTable, TypedQuery, locking_sessions, quote_ident, server_error,
+    TableLocks, TargetColumn, TargetTable, TypedQuery, locking_sessions, quote_ident, server_error,
     under_users_path_sql,
 };
 
@@ -256,7 +256,8 @@ impl ColumnsToAdd {
             if !is_lock_error(&error) {
                 return Err(error);
             }
-            let users = locking_sessions(&connection.client, self.table_oid).await?;
+            let users =
+                locking_sessions(&connection.client, self.table_oid, TableLocks::All).await?;
             let user = users.first().map_or("another session", String::as_str);
             let limit = limits.lock_timeout;
             if !limit.is_zero() && started.elapsed() >= limit {

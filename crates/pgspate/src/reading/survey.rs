@@ -17,7 +17,7 @@ use crate::{Error, ErrorKind, Result};
 use pgspate_target::connect::{Connection, Dsn, SessionQuery};
 use pgspate_target::session::{TimeoutScope, WaitLimits};
 use pgspate_target::{
-    FoundTable, SessionSettings, TargetTable, TypedQuery, begin_pinned_sql, ledger,
+    FoundTable, SessionSettings, TableLocks, TargetTable, TypedQuery, begin_pinned_sql, ledger,
     locking_sessions, read_session, server_error,
 };
 
@@ -204,10 +204,14 @@ pub(crate) async fn name_lock_holder(
     limits: &WaitLimits,
     error: Error,
 ) -> Error {
-    if !is_lock_error(&error) || error.hint_text().is_some() {
+    if error.sqlstate() != Some(&SqlState::LOCK_NOT_AVAILABLE) || error.hint_text().is_some() {
         return error;
     }
-    let holders = locking_sessions(client, table).await.unwrap_or_default();
+    hint_lock_holder(client, table, limits, error).await
+}
+
+async fn hint_lock_holder(client: &Client, table: u32, limits: &WaitLimits, error: Error) -> Error {
+    let holders = locking_sessions(client, table, TableLocks::OfWriters).await.unwrap_or_default();
     let who = match &holders[..] {
         [] => return error,
         [only] => only.clone(),
@@ -307,7 +311,7 @@ async fn query_again(
     answer.table = match answer.table {
         Err(error) if is_lock_error(&error) => {
             match TargetTable::find_oid(client, table).await.ok().flatten() {
-                Some(table) => Err(name_lock_holder(client, table, limits, error).await),
+                Some(table) => Err(hint_lock_holder(client, table, limits, error).await),
                 None => Err(error),
             }
         }

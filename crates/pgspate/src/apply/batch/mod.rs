@@ -76,6 +76,11 @@ impl EventBatch {
         self.held_bytes += input_bytes.max(self.log.held_bytes().saturating_sub(log_bytes_before));
     }
 
+    /// Returns the tables whose rows the batch writes.
+    pub(crate) fn written_tables(&self) -> impl Iterator<Item = &ApplyTable> {
+        self.encoded_tables.iter().map(|it| &*self.tables[it.table])
+    }
+
     /// Returns whether the batch has nothing to write.
     pub(crate) fn is_empty(&self) -> bool {
         self.events == 0 && self.reached.is_none() && self.partition_moves.is_empty()

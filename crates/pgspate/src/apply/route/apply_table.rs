@@ -76,6 +76,8 @@ pub(crate) struct ApplyTable {
     pub(crate) acting_columns: Vec<usize>,
     /// Unique indexes except the key: positions in `columns`.
     pub(crate) unique_indexes: Vec<Vec<usize>>,
+    /// Whether the key is the table's primary key.
+    pub(crate) has_primary_key: bool,
     /// Whether any constraint or index except the key may refuse a row because of another row.
     pub(crate) has_other_uniqueness: bool,
     /// The type's OID of each column, and whether the column is writable. `None` if rows cannot be
@@ -127,7 +129,7 @@ select array(select a.attname::text
              join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
              where k.nth <= i.indnkeyatts order by k.nth),
        i.indisunique and i.indimmediate and i.indpred is null and i.indexprs is null,
-       i.indisprimary and not i.indimmediate
+       i.indisprimary and not i.indimmediate, i.indisexclusion
 from pg_index i
 where i.indrelid = $1 and (i.indisunique or i.indisexclusion) and i.indisvalid";
 
@@ -316,6 +318,7 @@ impl ApplyTable {
             value_forms: writable_columns(&table).map(value_form).collect(),
             is_deferrable: unique.iter().any(|row| row.get(2)),
         };
+        let is_exclusion = |row: &tokio_postgres::Row| row.get::<_, bool>(3);
         let plain = unique.iter().filter(|row| row.get(1));
         let plain = plain.filter(|row| row.get::<_, Vec<String>>(0) != key);
         let positions =
@@ -336,7 +339,8 @@ impl ApplyTable {
             cascading_referrers: cascading.map(|it| it.condition.clone()).collect(),
             referrers: referrers.into_iter().map(|it| it.condition).collect(),
             unique_indexes: positions.collect(),
-            has_other_uniqueness: unique.iter().any(|row| row.get::<_, Vec<String>>(0) != key),
+            has_primary_key: key == table.primary_key(),
+            has_other_uniqueness: unique.len() > 1 || unique.iter().any(is_exclusion),
             columns,
             generated,
             fold_key,
@@ -397,9 +401,12 @@ impl ApplyTable {
             && (self.has_key() && !self.has_other_uniqueness)
     }
 
-    /// Checks whether columns that pgspate must not set may turn into columns that it must set.
-    pub(crate) fn may_take_over_columns(&self) -> bool {
-        !self.generated.is_empty() || self.columns.iter().any(|column| column.is_identity_always)
+    /// Checks whether alterations matter that leave the columns' names and types as they are.
+    /// Columns that pgspate must not set may become ones that it must set. A key that is not the
+    /// primary key may become nullable.
+    pub(crate) fn needs_columns_mark(&self) -> bool {
+        let is_fixed = |column: &ApplyColumn| column.is_identity_always;
+        !self.generated.is_empty() || self.columns.iter().any(is_fixed) || !self.has_primary_key
     }
 
     /// Checks whether the table has a key.

@@ -19,8 +19,7 @@ pub(super) const CHECK_TASK: &str = "check whether tables were altered";
 
 /// Returns the tables that a batch changes and whose columns are known as the server has them.
 fn checked_tables(batch: &EventBatch) -> impl Iterator<Item = &ApplyTable> {
-    let all = batch.encoded_tables.iter().map(|it| &*batch.tables[it.table]);
-    all.filter(|facts| facts.has_fingerprint())
+    batch.written_tables().filter(|facts| facts.has_fingerprint())
 }
 
 /// Returns the definitions of the tables that a batch changes.

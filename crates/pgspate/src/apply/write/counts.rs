@@ -59,13 +59,17 @@ impl ApplyCounts {
         self.batches += other.batches;
     }
 
-    /// Adds what was written between two counts of [`WriterSession::count_written`].
+    /// Adds the `written` rows of a MERGE between two counts of [`WriterSession::count_written`].
+    /// Rows that the server has not counted, because `track_counts` was just switched off, are
+    /// taken for updates.
     ///
     /// [`WriterSession::count_written`]: super::session::WriterSession::count_written
-    pub(crate) fn add_written(&mut self, before: &ApplyCounts, after: &ApplyCounts) {
-        self.inserted += after.inserted - before.inserted;
-        self.updated += after.updated - before.updated;
-        self.deleted += after.deleted - before.deleted;
+    pub(crate) fn add_merged(&mut self, written: u64, before: &ApplyCounts, after: &ApplyCounts) {
+        let inserted = after.inserted.saturating_sub(before.inserted);
+        let deleted = after.deleted.saturating_sub(before.deleted);
+        self.inserted += inserted;
+        self.deleted += deleted;
+        self.updated += written.saturating_sub(inserted + deleted);
     }
 
     /// Adds the events of a batch.

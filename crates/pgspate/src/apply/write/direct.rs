@@ -63,7 +63,8 @@ pub(super) fn can_write_directly(batch: &EventBatch, rows_max: u64) -> bool {
 ///
 /// # Errors
 /// When the session is lost, when the whole batch may be retried, when a lock is not granted in
-/// time, and when another process took the stream over. If the batch was committed all the same, `outcome` has the replies up to then.
+/// time, and when another process took the stream over. If the batch was committed all the same,
+/// `outcome` has the replies up to then.
 pub(super) async fn write(
     session: &mut WriterSession,
     batch: &EventBatch,

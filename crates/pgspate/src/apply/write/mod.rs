@@ -18,8 +18,6 @@ mod session;
 mod statements;
 mod steps;
 
-use std::sync::Arc;
-
 use tokio::runtime::Handle;
 
 pub use counts::ApplyCounts;
@@ -27,7 +25,6 @@ pub use counts::ApplyCounts;
 use self::pipeline::BatchPipeline;
 use self::session::WriterSession;
 use super::batch::EventBatch;
-use super::route::ApplyTable;
 use super::watch::ApplyWatch;
 use crate::copy::is_row_error_code;
 use crate::reading::name_lock_holder;
@@ -155,7 +152,7 @@ impl BatchWriter {
             let Err(error) = tried else { return Ok(()) };
             runtime.block_on(self.roll_back_after(&error));
             let error = runtime.block_on(self.explain_stream_error(error));
-            let error = runtime.block_on(self.name_lock_holder(&batch.tables, error));
+            let error = runtime.block_on(self.name_lock_holder(batch, error));
             if !error.is_retryable() || !backoff.wait(|| watch.is_cancelled()) {
                 self.uncommitted = UncommittedWork::default();
                 return Err(error);
@@ -432,9 +429,9 @@ impl BatchWriter {
 
     /// Adds which sessions lock the batch's tables to the error of a lock that was not granted in
     /// time.
-    async fn name_lock_holder(&self, tables: &[Arc<ApplyTable>], mut error: Error) -> Error {
+    async fn name_lock_holder(&self, batch: &EventBatch, mut error: Error) -> Error {
         let Some(session) = &self.session else { return error };
-        for facts in tables {
+        for facts in batch.written_tables() {
             let (client, limits) = (&session.connection.client, &self.settings.limits);
             error = name_lock_holder(client, facts.table.oid, limits, error).await;
         }

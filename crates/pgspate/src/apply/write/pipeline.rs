@@ -174,11 +174,20 @@ impl BatchWriter {
     fn send_waiting(&mut self, watch: &ApplyWatch) -> Result<()> {
         let runtime = self.runtime.clone();
         while let Some(mut batch) = self.pipeline.waiting.pop_front() {
-            let sent = runtime.block_on(self.try_to_send(&batch)).unwrap_or_else(|_| {
-                // The error need not be reported: the batch is applied alone.
-                self.pipeline.note_failure();
-                None
-            });
+            let sent = match runtime.block_on(self.try_to_send(&batch)) {
+                Ok(sent) => sent,
+                Err(error) if error.sqlstate() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
+                    while self.keeps_batches() {
+                        self.settle_next(watch)?;
+                    }
+                    return Err(runtime.block_on(self.name_lock_holder(&batch, error)));
+                }
+                Err(_) => {
+                    // The error need not be reported: the batch is applied alone.
+                    self.pipeline.note_failure();
+                    None
+                }
+            };
             if let Some((answer, wait)) = sent {
                 self.pipeline.sent.push_back(SentBatch { batch, answer, wait });
                 if self.pipeline.sent.len() >= IN_FLIGHT_MAX {
@@ -289,10 +298,8 @@ impl BatchWriter {
         error: tokio_postgres::Error,
         watch: &ApplyWatch,
     ) -> Result<()> {
-        let code = error.code().cloned();
-        let is_locked = code == Some(SqlState::LOCK_NOT_AVAILABLE);
-        let has_timed_out = is_locked || code == Some(SqlState::QUERY_CANCELED);
-        let tables = first.batch.tables.clone();
+        let is_locked = error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE);
+        let has_timed_out = is_locked || error.code() == Some(&SqlState::QUERY_CANCELED);
         let mut answered = vec![first];
         while let Some(SentBatch { batch, answer, .. }) = self.pipeline.sent.pop_front() {
             // The statements behind one that has waited in vain would each wait as long.
@@ -306,12 +313,17 @@ impl BatchWriter {
         let Some(session) = &mut self.session else {
             return Err(Error::new(ErrorKind::Bug, "batches were sent without a session"));
         };
-        session.forget_batch_statements();
+        for facts in answered[0].batch.written_tables() {
+            session.forget_batch_statements(facts);
+        }
         let error = session.connection.explain(format!("could not {BATCH_TASK}"), error);
         match error.kind() {
             ErrorKind::Server if is_locked => {
                 self.find_committed(answered, watch)?;
-                Err(self.runtime.clone().block_on(self.name_lock_holder(&tables, error)))
+                Err(match self.pipeline.waiting.front() {
+                    Some(first) => self.runtime.block_on(self.name_lock_holder(first, error)),
+                    None => error,
+                })
             }
             ErrorKind::Server if has_timed_out => self.find_committed(answered, watch),
             ErrorKind::Server => {

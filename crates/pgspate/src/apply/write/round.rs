@@ -117,8 +117,9 @@ async fn run_step(
         }
         StepAction::Merge => {
             let before = session.count_written(facts.table.oid).await?;
-            session.execute(&step.sql, &step.task).await?;
-            counts.add_written(&before, &session.count_written(facts.table.oid).await?);
+            let written = session.execute(&step.sql, &step.task).await?;
+            let after = session.count_written(facts.table.oid).await?;
+            counts.add_merged(written, &before, &after);
             return Ok(());
         }
         StepAction::DeleteReinserted => {

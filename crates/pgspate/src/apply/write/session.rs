@@ -32,14 +32,13 @@ select current_setting('synchronous_commit') in ('on', 'local', 'remote_write')
        and current_setting('synchronous_standby_names') = '',
        current_setting('track_counts')::bool";
 
-/// The rows of a table that the session has inserted, updated and deleted. The numbers grow while a
+/// The rows of a table that the session has inserted and deleted. The numbers grow while a
 /// transaction is open.
 const COUNT_WRITTEN: &str = "\
-select pg_stat_get_xact_tuples_inserted($1), pg_stat_get_xact_tuples_updated($1),
-       pg_stat_get_xact_tuples_deleted($1)";
+select pg_catalog.pg_stat_get_xact_tuples_inserted($1),
+       pg_catalog.pg_stat_get_xact_tuples_deleted($1)";
 
-/// The first version of PostgreSQL with MERGE, and the first whose MERGE returns what it did.
-const MERGE_VERSION: u32 = 150_000;
+/// The first version of PostgreSQL whose MERGE returns what it did.
 const MERGE_RETURNING_VERSION: u32 = 170_000;
 
 /// Makes Citus write the shards of a table one after the other, if the database has foreign keys.
@@ -49,6 +48,12 @@ const WRITE_SHARDS_IN_TURN: &str = "\
 select set_config('citus.multi_shard_modify_mode', 'sequential', false)
 where to_regclass('pg_catalog.pg_dist_partition') is not null
   and exists (select 1 from pg_constraint where contype = 'f')";
+
+/// Checks whether the server has MERGE without two errors of earlier releases: it joined a row that
+/// another session changed meanwhile with another staged row, and left generated columns NULL.
+fn has_sound_merge(version: u32) -> bool {
+    version >= 150_005 && version != 160_000
+}
 
 /// How the server plans the statements of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -175,7 +180,7 @@ impl WriterSession {
         let failed = |error| session.connection.explain("could not set up the session", error);
         let row = row.map_err(failed)?;
         session.may_commit_late = row.get(0);
-        session.may_merge = version >= MERGE_VERSION && row.get(1);
+        session.may_merge = has_sound_merge(version) && row.get(1);
         Ok(session)
     }
 
@@ -383,31 +388,32 @@ impl WriterSession {
         let statement = self.prepare_anew(&key.1, task).await?;
         // The server compares the statement's columns with those that it had when it was prepared.
         // So the table is compared with what was read only now.
-        let sql = find_definition_mark_sql(facts.may_take_over_columns());
+        let sql = find_definition_mark_sql(facts.needs_columns_mark());
         let known = ApplyTable::known_definitions([facts]);
         let row = self.connection.client.query_opt(&sql, &known.parameters()).await;
         let failed = |error| self.connection.explain(format!("could not {CHECK_TASK}"), error);
         let Some(row) = row.map_err(failed)? else { return Ok(None) };
         let prepared = BatchStatement { statement, definition_mark: row.get(0) };
-        if self.batch_statements.len() < STATEMENTS_MAX {
-            self.batch_statements.insert(key, prepared.clone());
+        if self.batch_statements.len() >= STATEMENTS_MAX {
+            self.batch_statements.clear();
         }
+        self.batch_statements.insert(key, prepared.clone());
         Ok(Some(prepared))
     }
 
-    /// Forgets the statements for whole batches, as the definition of a table may have changed.
-    pub(super) fn forget_batch_statements(&mut self) {
-        self.batch_statements.clear();
+    /// Forgets the statements for whole batches of a table, as its definition may have changed.
+    pub(super) fn forget_batch_statements(&mut self, facts: &ApplyTable) {
+        self.batch_statements.retain(|(version, _), _| *version != facts.version);
     }
 
-    /// Returns how many rows of a table the session has inserted, updated and deleted. Only the
-    /// difference of two such counts within a transaction has a meaning.
+    /// Returns how many rows of a table the session has inserted and deleted. Only the difference
+    /// of two such counts within a transaction has a meaning.
     pub(super) async fn count_written(&self, table: u32) -> Result<ApplyCounts> {
         let row = self.connection.client.fetch_one(COUNT_WRITTEN, &[&table]).await;
         let failed = |error| self.connection.explain("could not count written rows", error);
         let row = row.map_err(failed)?;
-        let [inserted, updated, deleted] = [0, 1, 2].map(|at| row.get::<_, i64>(at).unsigned_abs());
-        Ok(ApplyCounts { inserted, updated, deleted, ..ApplyCounts::default() })
+        let [inserted, deleted] = [0, 1].map(|at| row.get::<_, i64>(at).unsigned_abs());
+        Ok(ApplyCounts { inserted, deleted, ..ApplyCounts::default() })
     }
 
     /// Returns the first value of a query.

@@ -56,10 +56,12 @@ impl RoundTable<'_> {
     /// Checks whether MERGE may write the rows. A deleted row then does not free its unique values
     /// for other rows, nor do other tables of the round find the row deleted.
     fn is_mergeable(&self, round_tables: &[RoundTable<'_>]) -> bool {
-        let refers_to =
-            |other: &RoundTable<'_>| self.facts.parent_oids.contains(&other.facts.table.oid);
+        // A partitioned table may be the one of which this table is a partition.
+        let is_earlier = |other: &RoundTable<'_>| {
+            other.facts.table.kind == 'p' || self.facts.parent_oids.contains(&other.facts.table.oid)
+        };
         let inserts = self.encoded.has_inserts && !self.encoded.truncates;
-        let is_alone = !self.facts.is_referenced && !round_tables.iter().any(refers_to);
+        let is_alone = !self.facts.is_referenced && !round_tables.iter().any(is_earlier);
         inserts && is_alone && !self.statements.reinserts() && self.facts.may_merge()
     }
 

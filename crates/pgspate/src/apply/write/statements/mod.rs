@@ -2,8 +2,9 @@
 //!
 //! Alias `t` is the target table, and alias `s` the staged rows. These are in a temporary table, or
 //! in the statement's parameters for a few rows. No statement uses `on conflict`. No statement
-//! writes a row that has the right values already. Only statements for a single row set key columns. The text depends on the table and on the columns that a batch gives, never on
-//! values. For a few rows it does not depend on their number either.
+//! writes a row that has the right values already. Only statements for a single row set key
+//! columns. The text depends on the table and on the columns that a batch gives, never on values.
+//! For a few rows it does not depend on their number either.
 
 mod identity;
 mod merge;

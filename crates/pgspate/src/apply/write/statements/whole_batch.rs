@@ -10,7 +10,8 @@
 //!
 //! The row that the statement returns ends with a NULL of each column of the table. So the server
 //! refuses the prepared statement after a column was added, dropped, renamed or given another type.
-//! That costs less than a look at the catalog.
+//! That costs less than a look at the catalog. The catalog's rows of the columns are looked at only
+//! where other alterations of a column matter.
 
 use super::{ACTION_COLUMN, ApplyStatements, is_given_sql, parameter_columns};
 use crate::apply::batch::{ColumnPresence, EncodedTable, RowAction};
@@ -68,7 +69,7 @@ impl ApplyStatements<'_> {
     /// Returns a query that has a row if the batch may be written. The query restores the user's
     /// search path for what the server evaluates while it writes, such as conditions of columns.
     fn begun(&self) -> String {
-        let marks_columns = self.facts.may_take_over_columns();
+        let marks_columns = self.facts.needs_columns_mark();
         format!(
             "select ({}), \
                     case when {} then set_config('synchronous_commit', 'off', true) end \
