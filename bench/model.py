@@ -191,10 +191,9 @@ def costs_of(places: Places, server: Server, runs: dict[tuple[int, int], list[Ru
         wire = sum(map(len, iter(lambda: process.stdout.read(1 << 20), b"")))
     empty = places.cache / "one-row.csv"
     with empty.open("w") as file:
-        subprocess.run(
-            [str(places.psql), "-XAtqc", f"copy (select * from {TABLE} limit 1) to stdout csv header"],
-            env=server.environment(), stdout=file, check=True,
-        )  # fmt: skip
+        copy_row = f"copy (select * from {TABLE} limit 1) to stdout csv header"
+        psql = [str(places.psql), "-XAtqc", copy_row]
+        subprocess.run(psql, env=server.environment(), stdout=file, check=True)
     fixed = statistics.median(load(places, server, empty, 2, 1).wall_s for _ in range(5))
     server_cpu = median(measured, "server_cpu_s")
     return Costs(rows, source, max(client - source, 0.0), server_cpu, wire, fixed)

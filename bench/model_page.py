@@ -15,9 +15,9 @@ def build(about: dict, costs: dict, checks: Checks, results: str) -> tuple[str, 
     """Returns the page as Markdown and the plot as SVG. `costs` has a `Costs` by name of input."""
     page = f"""# Where a load is held up on larger machines, by a model
 
-This machine has {about["cores"]} processors. The model says from the costs measured here what more of
-them would bring. It was checked against runs with one and with two processors. It was checked
-against nothing larger. Every run is in [{results}](results/{results}).
+This machine has {about["cores"]} processors. The model says from the costs measured here what more
+of them would bring. It was checked against runs with one and with two processors, and against
+nothing larger. Every run is in [{results}](results/{results}).
 
 {report.machine_table(about)}
 
@@ -27,16 +27,16 @@ against nothing larger. Every run is in [{results}](results/{results}).
 
 A load is a pipeline. Its slowest stage decides, and the fixed time is added.
 
-| stage | what it is | more of it |
-|---|---|---|
-| source | one thread at a time reads a file, decompresses it, and cuts it into chunks | does not get faster with more processors |
-| lanes | threads of the client encode rows and send them | one for each processor of the client |
-| server | sessions parse COPY and write rows and WAL | one for each lane |
-| network | the bytes of binary COPY | as the line says |
+| stage | what it is |
+|---|---|
+| source | one thread at a time reads a file, decompresses it and cuts it into chunks |
+| lanes | threads of the client encode rows and send them, one for each processor |
+| server | sessions parse COPY and write rows and WAL, one for each lane |
+| network | the bytes of binary COPY |
 
-The costs are seconds of one processor, from a run with one lane on two processors. *Fixed* is the time
-of a load of one row. The server's own locks (the extension of a table, the insertion of WAL) and its disk
-are not in the model. So the figures for many processors are upper bounds.
+The costs are seconds of one processor, from a run with one lane on two processors. *Fixed* is the
+time of a load of one row. The server's own locks (the extension of a table, the insertion of WAL)
+and its disk are not in the model. So the figures for many processors are upper bounds.
 
 {cost_table(costs)}
 
@@ -97,7 +97,8 @@ def prediction_tables(costs: dict) -> str:
     tables = []
     for name, it in costs.items():
         heads = ["no network", *(f"{gigabits:g} Gbit/s" for gigabits in GIGABITS)]
-        lines = [f"**{name}**", "", f"| processors | {' | '.join(heads)} |", "|---:|---|---|---|---|"]
+        head = f"| processors | {' | '.join(heads)} |"
+        lines = [f"**{name}**", "", head, "|---:|---|---|---|---|"]
         for cores in CORES:
             cells = []
             for gigabits in (None, *GIGABITS):

@@ -430,7 +430,7 @@ fn a_locked_table_is_looked_at_no_longer_than_the_lock_timeout() {
     case.put("t.csv", "id\n1\n");
     let (runtime, holder) = session(&case.db.dsn());
     runtime.block_on(holder.batch_execute("begin; lock table t")).unwrap();
-    for way in ["--replace", "--replace --atomic", "--replace swap"] {
+    for way in ["--replace", "--replace --atomic", "--replace=swap"] {
         let args = format!("t.csv --table t {way} --lock-timeout 1 --quiet");
         let said = case.load(&args).refusal();
         assert!(said.contains("lock timeout (SQLSTATE 55P03)"), "{way}: {said}");

@@ -217,7 +217,10 @@ impl Staging {
                     copy::run(&job, cutter, &watch.copy, &self.control_session.runtime)
                 }
                 Err(error) if error.is_retryable() => Ok(CopyEnd::Interrupted(error)),
-                Err(error) => Err(error),
+                // This asks the control session, which is given up below.
+                Err(error) => {
+                    Err(self.control_session.runtime.block_on(self.name_lock_holder(error)))
+                }
             };
             if self.has_one_session() && !matches!(attempt, Ok(CopyEnd::Done(..))) {
                 // The session may be in the middle of a COPY.
