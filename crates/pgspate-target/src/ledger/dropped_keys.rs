@@ -81,7 +81,7 @@ impl DroppedKeys {
     pub fn describe_job(&self) -> String {
         match &self.worker {
             Some(worker) => format!("job {} in {worker}", self.job),
-            None => format!("job {}, on which no session works", self.job),
+            None => format!("job {}, on which no session works,", self.job),
         }
     }
 

@@ -16,6 +16,8 @@ use pgspate_target::session::{ReconnectBackoff, WaitLimits};
 /// A run's control session. pgspate opens it again after the connection was lost.
 pub(crate) struct ControlSession {
     pub(crate) dsn: Dsn,
+    /// The name that `pg_stat_activity` shows.
+    pub(crate) application_name: &'static str,
     pub(crate) runtime: Handle,
     pub(crate) connection: Arc<Connection>,
     pub(crate) limits: WaitLimits,
@@ -38,7 +40,7 @@ impl ControlSession {
         if !self.connection.is_closed() {
             return Ok(false);
         }
-        let connection = self.runtime.block_on(self.dsn.connect("pgspate load"))?;
+        let connection = self.runtime.block_on(self.dsn.connect(self.application_name))?;
         let limit = self.limits.lock_timeout_sql();
         let limiting = connection.client.batch_execute(&limit);
         let failed = server_error("could not limit the time to wait for locks".to_owned());

@@ -99,8 +99,9 @@ impl Load {
     }
 }
 
-/// Describes what earlier runs of the job have done; `None` for a new job.
-pub(super) fn describe_earlier_runs(found: &JobLookup) -> Option<String> {
+/// Describes what earlier runs of the job have done; `None` for a new job. `is_member`: the load is
+/// a member of a fleet.
+fn describe_earlier_runs(found: &JobLookup, is_member: bool) -> Option<String> {
     match found {
         JobLookup::Nothing => None,
         JobLookup::Unfinished(_, 0, _) => None,
@@ -111,11 +112,14 @@ pub(super) fn describe_earlier_runs(found: &JobLookup) -> Option<String> {
             counted(*rows, "row"),
             counted(*chunks, "chunk")
         )),
-        JobLookup::Finished(finished) => Some(describe_finished(finished)),
+        JobLookup::Finished(finished) => Some(describe_finished(finished, is_member)),
     }
 }
 
-fn describe_finished(FinishedJobs { jobs, rows_written }: &FinishedJobs) -> String {
+fn describe_finished(
+    FinishedJobs { jobs, rows_written }: &FinishedJobs,
+    is_member: bool,
+) -> String {
     let rejected = match jobs.iter().map(|job| job.rows_rejected).sum() {
         0 => String::new(),
         rows => format!(", {rows} rejected"),
@@ -127,7 +131,8 @@ fn describe_finished(FinishedJobs { jobs, rows_written }: &FinishedJobs) -> Stri
         jobs => format!("{} have loaded this", counted(jobs.len() as u64, "job")),
     };
     let rows = counted(*rows_written, "row");
-    format!("{who}, {rows}{rejected}, at {finished}; `--restart` loads it again")
+    let again = if is_member { "a new `--generation`" } else { "`--restart`" };
+    format!("{who}, {rows}{rejected}, at {finished}; {again} loads it again")
 }
 
 impl Load {
@@ -140,10 +145,9 @@ impl Load {
             format!("not restored by an earlier load, or one that is running: {}", left.join(", "))
         });
         let files = self.files.describe();
-        let all = [files, describe_earlier_runs(&self.job.ledger_state.found), back]
-            .into_iter()
-            .flatten()
-            .collect::<Vec<_>>();
+        let is_member = self.job.control_session.fleet.is_some();
+        let earlier = describe_earlier_runs(&self.job.ledger_state.found, is_member);
+        let all = [files, earlier, back].into_iter().flatten().collect::<Vec<_>>();
         (!all.is_empty()).then(|| all.join("; "))
     }
 

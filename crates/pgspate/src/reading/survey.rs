@@ -70,8 +70,9 @@ impl Survey {
         let name = table_name(table, &inputs);
         let lock_timeout_millis = FIRST_LOCK_TIMEOUT_MILLIS;
         let query = SurveyQuery { table: &name, lock_timeout_millis, limits: &limits, is_for_load };
+        let application_name = if is_for_load { "pgspate load" } else { "pgspate sync" };
         let (connection, answer) = match &mut fleet {
-            None => runtime.block_on(dsn.connect_and_query("pgspate load", &query))?,
+            None => runtime.block_on(dsn.connect_and_query(application_name, &query))?,
             Some(fleet) => {
                 if !matches!(options.origin, InputOrigin::Batches(_)) {
                     read_streams(&inputs)?;
@@ -81,9 +82,15 @@ impl Survey {
                 (connection, answer)
             }
         };
-        let (runtime, connection) = (runtime.clone(), connection.into());
-        let session =
-            ControlSession { dsn, runtime, connection, limits, connection_was_lost: false, fleet };
+        let session = ControlSession {
+            dsn,
+            application_name,
+            runtime: runtime.clone(),
+            connection: connection.into(),
+            limits,
+            connection_was_lost: false,
+            fleet,
+        };
         Survey::of_answer(options, name, (inputs, skipped), session, answer)
     }
 
@@ -103,10 +110,15 @@ impl Survey {
         let lock_timeout_millis = FIRST_LOCK_TIMEOUT_MILLIS;
         let query = SurveyQuery { table, lock_timeout_millis, limits: &limits, is_for_load: false };
         let answer = runtime.block_on(query.run(&connection.client));
-        let (runtime, connection) = (runtime.clone(), connection.into());
-        let (connection_was_lost, fleet) = (false, None);
-        let session =
-            ControlSession { dsn, runtime, connection, limits, connection_was_lost, fleet };
+        let session = ControlSession {
+            dsn,
+            application_name: "pgspate fleet",
+            runtime: runtime.clone(),
+            connection: connection.into(),
+            limits,
+            connection_was_lost: false,
+            fleet: None,
+        };
         Survey::of_answer(options, table.to_owned(), inputs, session, answer)
     }
 
