@@ -127,7 +127,8 @@ def load(
 
     Safety:
         commit: When to commit: ``"end"``, ``"chunk"`` for each chunk, or ``"auto"`` by input size.
-        rejects: Write rejected rows to this file, and load the rest.
+        rejects: Write rejected rows to this file, and load the rest. Those of frames and rows are
+            written as JSON, so the name should end in ``.ndjson``.
         max_rejects: Stop after more rejected rows than this: a number, or a share like "0.5%".
         changed: What to do with files that have changed since they were loaded: refuse the load,
             leave them out, or load them again. Then the table has the rows of both versions.

@@ -52,6 +52,8 @@ def command_arguments(options: Mapping[str, Any], *, has_source: bool) -> list[s
             arguments.append(flag)
         elif isinstance(value, Mapping) and name in KEYED:
             arguments += [f"{flag}={key}={setting}" for key, setting in value.items()]
+        elif isinstance(value, Mapping):
+            raise UsageError(f"`{name}=` is a dict", hint="Give a list, or one value.")
         elif isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
             arguments += [f"{flag}={_item(name, item)}" for item in value]
         elif value is not None and value is not False:
@@ -62,7 +64,11 @@ def command_arguments(options: Mapping[str, Any], *, has_source: bool) -> list[s
 
 
 def refuse_unordered(name: str, names: object) -> None:
-    """Raises `UsageError` for a set of names that need an order."""
+    """Raises `UsageError` for a set or dict of names that need an order."""
+    if isinstance(names, Mapping):
+        hint = "Give the names of the table as a list, in the order of the data. Frames are "
+        hint += "renamed by `frame.rename(columns=...)` (pandas) and `frame.rename(...)` (polars)."
+        raise UsageError(f"`{name}=` is a dict, and pgspate renames no columns", hint=hint)
     if isinstance(names, (set, frozenset)):
         message = f"`{name}=` is a set, whose items have no order"
         raise UsageError(message, hint="Give a list.")

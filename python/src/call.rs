@@ -295,6 +295,7 @@ impl CallWatch for load::LoadWatch {
             Waiting::Encode => Some("encode".to_owned()),
             Waiting::Network => Some("network".to_owned()),
             Waiting::Server(event) => Some(format!("server ({event})")),
+            Waiting::Lock(session) => Some(format!("server (lock of {session})")),
         };
         let (stored, total) = self.stored_bytes();
         let arguments =

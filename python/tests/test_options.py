@@ -61,6 +61,32 @@ def test_options_about_files_are_refused_for_rows(dsn, option):
         pgspate.sync([(1,)], "t", key="id", scope="all", to=dsn, **option)
 
 
+def test_names_are_no_dict(db, dsn):
+    db.execute("create table t (id int, label text)")
+    renamed = {"id": "id", "name": "label"}
+    with pytest.raises(pgspate.UsageError, match="`columns=` is a dict") as refused:
+        pgspate.load([{"id": 1, "name": "a"}], "t", columns=renamed, to=dsn)
+    assert "frame.rename" in refused.value.hint
+    with pgspate.Writer("t", to=dsn) as writer:
+        with pytest.raises(pgspate.UsageError, match="`columns=` is a dict"):
+            writer.insert({"id": 1, "name": "a"}, columns=renamed)
+    with pytest.raises(pgspate.UsageError, match="`key=` is a dict"):
+        pgspate.sync([{"id": 1}], "t", key={"id": True}, scope="all", to=dsn)
+    assert db.execute("select count(*) from t").fetchone() == (0,)
+
+
+def test_hints_fit_rows(db, dsn):
+    db.execute("create table t (id int, day date)")
+    rows = [{"id": 1, "day": "31/12/2026"}]
+    with pytest.raises(pgspate.Error) as refused:
+        pgspate.load(rows, "t", to=dsn)
+    assert "Convert such texts to dates" in refused.value.hint
+    assert "date_format" not in refused.value.hint
+    with pytest.raises(pgspate.UsageError) as refused:
+        pgspate.load(rows, "t", max_rejects=1, to=dsn)
+    assert 'rejects="rejected.ndjson"' in refused.value.hint
+
+
 @pytest.mark.parametrize("write", [pgspate.load, pgspate.Writer])
 def test_a_call_without_a_server_warns(monkeypatch, tmp_path, write):
     for name in ("PGHOST", "PGHOSTADDR", "PGPORT", "PGDATABASE", "PGUSER", "PGSERVICE"):

@@ -215,6 +215,13 @@ fn render(
     if work == ProgressVerb::Sync {
         parts.push(LinePart::new(1, "staging"));
     }
+    if let Waiting::Lock(session) = &snapshot.waiting {
+        // Rates and times say nothing now.
+        let short = session.split(" (").next().unwrap_or_default();
+        let waits = |who: &str| format!("waits for a lock of {who}");
+        parts.extend([rows(2), LinePart::new(1, waits(session)).or(waits(short))]);
+        return parts;
+    }
     if let Some(share) = timing.share.map(|share| share.clamp(0.0, 1.0)) {
         let full = (share * BAR_CELLS as f64) as usize;
         let bar = format!("[{}{}]", "#".repeat(full), "-".repeat(BAR_CELLS - full));
@@ -229,7 +236,7 @@ fn render(
         LinePart::new(8, format!("{} lane{s}", snapshot.lanes)),
     ]);
     let waiting = match &snapshot.waiting {
-        Waiting::Unknown => String::new(),
+        Waiting::Unknown | Waiting::Lock(_) => String::new(),
         Waiting::Source => "source".to_owned(),
         Waiting::Encode => "encode".to_owned(),
         Waiting::Network => "network".to_owned(),
@@ -290,6 +297,26 @@ mod tests {
         insta::assert_snapshot!(
             fit_line(&parts, 79),
             @r#"loading orders  12.4M rows  building index "orders_day"  01:12"#
+        );
+    }
+
+    #[test]
+    fn a_lock_is_named_in_a_narrow_line() {
+        let session = "session 24685 ('psql', role postgres, idle in transaction)";
+        let snapshot = ProgressSnapshot {
+            rows: 3,
+            lanes: 1,
+            waiting: Waiting::Lock(session.to_owned()),
+            ..ProgressSnapshot::default()
+        };
+        let parts = render(ProgressVerb::Load, "public.lk", &snapshot, &timing());
+        insta::assert_snapshot!(
+            fit_line(&parts, 160),
+            @"loading public.lk  3 rows  waits for a lock of session 24685 ('psql', role postgres, idle in transaction)"
+        );
+        insta::assert_snapshot!(
+            fit_line(&parts, 79),
+            @"loading public.lk  3 rows  waits for a lock of session 24685"
         );
     }
 

@@ -3,6 +3,7 @@
 use pgspate_embedded::testing;
 use serde_json::Value;
 
+use crate::lost_key::load_and_lose_key;
 use crate::run::{ask, session, wait_until};
 use crate::support::LoadCase;
 use crate::{doctor, expect_no_finding, findings, remedy, wait_for_finding};
@@ -166,13 +167,7 @@ fn the_report_says_which_indexes_the_role_cannot_judge() {
 fn a_dropped_key_is_a_finding_of_its_table_alone() {
     let case = LoadCase::new("create table t (id int primary key); create table u (id int)");
     case.put("t.csv", "id\n1\n");
-    case.load("t.csv --table t --quiet").success();
-    case.db.run(
-        "insert into pgspate.change (job, ordinal, table_oid, kind, object, steps, beside) \
-         select max(job), 1, 't'::regclass, 'primary key', 't_pkey', '{\"{}\"}', false \
-         from pgspate.job; \
-         alter table t drop constraint t_pkey",
-    );
+    load_and_lose_key(&case, "t.csv");
     let dsn = case.db.dsn();
     for args in ["", "--table t"] {
         let finding = wait_for_finding(&dsn, "not-put-back", args);

@@ -7,6 +7,8 @@ mod examined_tables;
 mod false_alarms;
 mod held_back;
 mod io_checks;
+#[path = "../support/lost_key.rs"]
+mod lost_key;
 mod picture;
 mod privileges;
 mod providers;

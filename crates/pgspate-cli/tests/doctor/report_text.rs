@@ -75,9 +75,10 @@ fn the_report_of_findings_has_evidence_and_remedies() {
                  create unique index concurrently b_pkey on public.b (id);
                  alter table public.b add primary key using index b_pkey;
 
-    13 checks found nothing: bloat, dead-rows, duplicate-indexes, hot-updates,
-    maintenance-work-mem, never-vacuumed, oversized-indexes, partitioning,
-    row-by-row, sequences, storage-waits, unlogged-tables, unused-indexes
+    14 checks found nothing: bloat, dead-rows, duplicate-indexes, hot-updates,
+    maintenance-work-mem, never-vacuumed, not-put-back, oversized-indexes,
+    partitioning, row-by-row, sequences, storage-waits, unlogged-tables,
+    unused-indexes
     ");
     let run = doctor(&db.dsn(), "--watch 100ms --table seq");
     assert_snapshot!(redact_server(&run.stdout), @"
@@ -90,10 +91,10 @@ fn the_report_of_findings_has_evidence_and_remedies() {
                  alter table public.seq alter column id type bigint;
                  alter sequence public.seq_id_seq as bigint;
 
-    14 checks found nothing: bloat, dead-rows, duplicate-indexes,
+    15 checks found nothing: bloat, dead-rows, duplicate-indexes,
     foreign-key-indexes, hot-updates, maintenance-work-mem, never-vacuumed,
-    oversized-indexes, partitioning, primary-keys, row-by-row, storage-waits,
-    unlogged-tables, unused-indexes
+    not-put-back, oversized-indexes, partitioning, primary-keys, row-by-row,
+    storage-waits, unlogged-tables, unused-indexes
     ");
 }
 

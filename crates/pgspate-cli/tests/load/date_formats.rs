@@ -51,12 +51,29 @@ fn dates_are_read_in_the_format_and_null_stays_null() {
 #[test]
 fn a_date_that_the_server_cannot_read_is_hinted_at_the_option() {
     let case = LoadCase::new(TABLE);
-    let hint = "`--date-format %d/%m/%Y` reads dates such as 31/12/2026.";
-    case.put("t.csv", "id,day\n1,31/12/2024\n");
-    let said = case.refusal("t.csv --table t").replace("\n      … ", " ");
-    // PostgreSQL 18 writes the setting as `DateStyle`.
-    let is_servers = said.to_lowercase().contains("different \"datestyle\" setting");
-    assert!(is_servers && said.contains(hint), "{said}");
+    for (name, text, hint) in [
+        (
+            "t.csv",
+            "id,day\n1,31/12/2024\n",
+            "`--date-format %d/%m/%Y` reads dates such as 31/12/2026.",
+        ),
+        (
+            "t.csv",
+            "id,day\n1,31.12.2024\n",
+            "`--date-format %d.%m.%Y` reads dates such as 31.12.2026.",
+        ),
+        (
+            "t.json",
+            "{\"id\":1,\"day\":\"31-12-2024\"}\n",
+            "`--date-format %d-%m-%Y` reads dates such as 31-12-2026.",
+        ),
+    ] {
+        case.put(name, text);
+        let said = case.refusal(&format!("{name} --table t")).replace("\n      … ", " ");
+        // PostgreSQL 18 writes the setting as `DateStyle`.
+        let is_servers = said.to_lowercase().contains("different \"datestyle\" setting");
+        assert!(is_servers && said.contains(hint), "{said}");
+    }
     case.put("t.csv", "id,day\n1,2024-02-30\n");
     let said = case.refusal("t.csv --table t");
     assert!(!said.contains("--date-format"), "{said}");

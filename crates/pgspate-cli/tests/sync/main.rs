@@ -8,6 +8,8 @@ mod created_tables;
 mod disk;
 mod equal_keys;
 mod exchanged_values;
+#[path = "../support/lost_key.rs"]
+mod lost_key;
 mod random_syncs;
 mod read_ahead;
 mod refused_syncs;

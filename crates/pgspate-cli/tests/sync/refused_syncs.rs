@@ -2,6 +2,7 @@
 
 use insta::assert_snapshot;
 
+use crate::lost_key::load_and_lose_key;
 use crate::support::{LoadCase, session};
 use crate::{command, counts, finish, spawn, sync};
 
@@ -207,6 +208,18 @@ fn a_value_that_a_check_of_its_domain_refuses_has_its_place() {
     assert!(said.contains("at: t.csv, line 4"), "{said}");
 }
 
+/// Each row of the source counts once, however many rows of the table have its key.
+#[test]
+fn a_key_that_is_too_narrow_is_counted_by_rows_of_the_source() {
+    let case = new_case();
+    case.put("t.csv", "id,kind,n\n20,a,99\n");
+    for scope in [&["--scope-by", "n"][..], &["--scope", "n = 99"]] {
+        let mut command = command(&case, "t.csv --key kind --quiet");
+        let said = finish(spawn(command.args(scope))).refusal();
+        assert!(said.contains("the source has 1 row with the key of a table row"), "{said}");
+    }
+}
+
 /// A plan changes nothing.
 #[test]
 fn a_plan_does_not_upgrade_the_ledger() {
@@ -230,7 +243,8 @@ fn rows_outside_of_the_scope_are_refused() {
     error: could not sync public.t
       caused by: the source has 1 row with the key of a table row that is outside the scope
 
-    hint: Widen `--scope`, or remove these rows from the source.
+    hint: Widen `--scope`, remove these rows from the source, or name more columns with
+          … `--key`.
     ");
     assert_snapshot!(sync_and_expect_refusal(&case, "t.csv --scope-by kind"), @"
     error: could not sync public.t
@@ -463,13 +477,7 @@ fn a_sync_waits_no_longer_for_a_lock_than_the_lock_timeout() {
 fn a_sync_without_a_key_names_the_load_that_has_dropped_it() {
     let case = new_case();
     case.put("u.csv", "id,kind,n\n11,a,1\n");
-    case.load("u.csv --table t --quiet").success();
-    case.db.run(
-        "insert into pgspate.change (job, ordinal, table_oid, kind, object, steps, beside) \
-         select max(job), 1, 't'::regclass, 'primary key', 't_pkey', '{\"{}\"}', false \
-         from pgspate.job; \
-         alter table t drop constraint t_pkey",
-    );
+    load_and_lose_key(&case, "u.csv");
     case.put("t.csv", "id,kind,n\n1,b,1\n");
     let said = sync(&case, "t.csv --no-delete --quiet").refusal();
     assert!(said.contains("dropped primary key \"t_pkey\" and not put them back"), "{said}");

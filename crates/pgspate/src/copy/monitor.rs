@@ -91,7 +91,7 @@ impl<'a> Monitor<'a> {
             Some(_) if encode > send => Waiting::Encode,
             Some(None) if !can_look => return,
             Some(None) => Waiting::Network,
-            Some(Some(event)) => Waiting::Server(event),
+            Some(Some(waiting)) => waiting,
         };
         self.shared.progress.set_waiting(waiting);
     }
@@ -115,13 +115,13 @@ impl<'a> Monitor<'a> {
         }
     }
 
-    /// Returns the most frequent wait event of the backends. The inner option is `None` if all
-    /// backends wait for the client, the outer option if the server does not answer.
-    async fn poll_backends(&self) -> Option<Option<String>> {
+    /// Returns what most of the backends wait for. The inner option is `None` if all backends wait
+    /// for the client, the outer option if the server does not answer.
+    async fn poll_backends(&self) -> Option<Option<Waiting>> {
         let client = &self.shared.job.control_connection.as_ref()?.client;
         let pids = self.sessions.pids();
         let rows = client.fetch_all(BACKENDS, &[&pids]).await.ok()?;
-        let mut events: Vec<String> = Vec::new();
+        let mut events: Vec<Waiting> = Vec::new();
         for row in &rows {
             let (state, kind, event): (&str, &str, &str) = (row.get(0), row.get(1), row.get(2));
             let has_sent = self.shared.progress.sent.load(Relaxed) > 0;
@@ -134,18 +134,18 @@ impl<'a> Monitor<'a> {
             }
             let blocker: Option<String> = row.get(5);
             if let Some(blocker) = blocker {
-                events.push(format!("lock of {blocker}"));
+                events.push(Waiting::Lock(blocker.clone()));
                 self.shared.note_blocker(blocker);
                 continue;
             }
             match (state, kind) {
-                ("active", "") => events.push("CPU".to_owned()),
+                ("active", "") => events.push(Waiting::Server("CPU".to_owned())),
                 ("active", "Client") => {}
-                ("active", _) => events.push(event.to_owned()),
+                ("active", _) => events.push(Waiting::Server(event.to_owned())),
                 _ => {}
             }
         }
-        let count = |event: &String| events.iter().filter(|other| *other == event).count();
+        let count = |event: &Waiting| events.iter().filter(|other| *other == event).count();
         let event = events.iter().max_by_key(|event| count(event)).cloned();
         Some(event)
     }

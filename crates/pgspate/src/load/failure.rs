@@ -47,7 +47,7 @@ impl Load {
 
     /// Adds hints about the values and types that the error is about.
     fn hint_cause(&self, error: Error) -> Error {
-        let error = hint_date_format(error, &self.plan.rows.columns);
+        let error = hint_date_format(error, &self.plan.rows.columns, &self.reading.facts());
         let mut error = self.reading.hint_title(hint_value(error, &self.plan.rows));
         if let Some(new) = &self.new_table {
             let can_widen = create::wider_type(new, &self.table, &error).is_some();

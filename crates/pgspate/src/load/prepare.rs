@@ -14,7 +14,7 @@ use crate::copy::{EarlySession, Lanes};
 use crate::job::JobSession;
 use crate::plan::{LoadPlan, PlanRequest, RowRequest};
 use crate::reading::{
-    LoadFacts, Survey, check_constants, is_lock_error, name_lock_holder, parse_name,
+    InputOrigin, LoadFacts, Survey, check_constants, is_lock_error, name_lock_holder, parse_name,
 };
 use crate::{Error, ErrorKind, Result, care};
 use pgspate_target::connect::{Connection, Dsn};
@@ -175,8 +175,11 @@ fn check_rejects_have_file(options: &LoadOptions) -> Result<()> {
         return Ok(());
     }
     let message = "`--max-rejects` needs a file for the rejected rows, or they would be lost";
+    // Rows of a program are written as JSON.
+    let is_program = matches!(options.reading.origin, InputOrigin::Batches(_));
+    let example = if is_program { "rejected.ndjson" } else { "rejected.csv" };
     Err(Error::new(ErrorKind::Usage, message)
-        .hint("Name the file with `--rejects`, for example `--rejects rejected.csv`."))
+        .hint(format!("Name the file with `--rejects`, for example `--rejects {example}`.")))
 }
 
 /// Plans the missing table `name` for the inferred columns of the input. Returns the table alone

@@ -84,8 +84,13 @@ fn check_named(table: &TargetTable, name: &str, planned: &[PlannedColumn]) -> Re
     }
 }
 
-/// Adds a hint about `--date-format` to the server's error about a date such as `31/12/2026`.
-pub(crate) fn hint_date_format(error: Error, columns: &[PlannedColumn]) -> Error {
+/// Adds a hint to the server's error about a date such as `31/12/2026`: about `--date-format`,
+/// unless the input has types.
+pub(crate) fn hint_date_format(
+    error: Error,
+    columns: &[PlannedColumn],
+    input: &InputFacts,
+) -> Error {
     const INVALID: [SqlState; 2] =
         [SqlState::INVALID_DATETIME_FORMAT, SqlState::DATETIME_FIELD_OVERFLOW];
     let is_invalid =
@@ -98,12 +103,17 @@ pub(crate) fn hint_date_format(error: Error, columns: &[PlannedColumn]) -> Error
     let value = message.split_once(": \"").map_or("", |(_, value)| value);
     // ISO dates begin with the year.
     let digits = value.bytes().take_while(u8::is_ascii_digit).count();
-    let is_other_format =
-        matches!(digits, 1 | 2) && matches!(value.as_bytes().get(digits), Some(b'.' | b'/' | b'-'));
-    if !is_invalid || !is_other_format || !columns.iter().any(is_column_of_dates) {
+    let separator = value[digits..].chars().next().filter(|it| matches!(it, '.' | '/' | '-'));
+    let (1 | 2, Some(by)) = (digits, separator) else { return error };
+    if !is_invalid || !columns.iter().any(is_column_of_dates) {
         return error;
     }
-    error.hint_also("`--date-format %d/%m/%Y` reads dates such as 31/12/2026.")
+    match input.types {
+        None => error.hint_also(&format!(
+            "`--date-format %d{by}%m{by}%Y` reads dates such as 31{by}12{by}2026."
+        )),
+        Some(_) => error.hint_also("Convert such texts to dates, or to texts such as 2026-12-31."),
+    }
 }
 
 fn has_dates(column: &PlannedColumn) -> bool {

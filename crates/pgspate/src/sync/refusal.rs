@@ -84,7 +84,13 @@ impl SyncRefusal {
                     ),
                     _ => format!("the source has {} outside the scope", counted(*outside, "row")),
                 },
-                "Widen `--scope`, or remove these rows from the source.",
+                match outside {
+                    0 => {
+                        "Widen `--scope`, remove these rows from the source, or name more columns \
+                         with `--key`."
+                    }
+                    _ => "Widen `--scope`, or remove these rows from the source.",
+                },
             ),
             SyncRefusal::KeysInOtherScopes(taken) => (
                 format!(

@@ -335,7 +335,7 @@ impl Staging {
             Some(to_add) => to_add.hint_type(error),
             None => create::hint_chosen_type(error, &self.table),
         };
-        let error = hint_date_format(error, &self.plan.columns);
+        let error = hint_date_format(error, &self.plan.columns, &self.reading.facts());
         Error::new(kind, message).because(self.reading.hint_title(hint_value(error, &self.plan)))
     }
 

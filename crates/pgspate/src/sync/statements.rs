@@ -145,18 +145,19 @@ impl SyncStatements<'_> {
     /// a table row outside the scope.
     pub(super) fn rows_outside_scope(&self) -> Option<String> {
         let Scope::Where(predicate) = self.scope else { return None };
-        let matches = self.matches("t", "s");
+        let (matches, keys) = (self.matches("t", "s"), list(self.columns.key.iter(), "s"));
         Some(format!(
             "select (select pg_catalog.count(*) from {STAGE_NAME} source \
                      where ({predicate}) is not true), \
-                    (select pg_catalog.count(*) \
-                     from (select * from {} where ({predicate}) is not true) t \
-                     join {STAGE_ROWS} on {matches})",
+                    (select pg_catalog.count(*) from (\
+                       select distinct {keys} \
+                       from (select * from {} where ({predicate}) is not true) t \
+                       join {STAGE_ROWS} on {matches}) found)",
             self.table
         ))
     }
 
-    /// Returns the query that counts table rows of other scopes that have a key of the source.
+    /// Returns the query that counts source rows with the key of a table row of another scope.
     /// Returns `None` if the key contains the scope's columns, because there are no such rows then.
     pub(super) fn keys_in_other_scopes(&self) -> Option<String> {
         let Scope::By(_) = self.scope else { return None };
@@ -165,8 +166,10 @@ impl SyncStatements<'_> {
         }
         let (matches, scope) = (self.matches("t", "s"), self.in_scope()?);
         Some(format!(
-            "select pg_catalog.count(*) from {} t join {STAGE_ROWS} on {matches} \
-             where not ({scope})",
+            "select pg_catalog.count(*) from (\
+               select distinct {} from {} t join {STAGE_ROWS} on {matches} \
+               where not ({scope})) found",
+            list(self.columns.key.iter(), "s"),
             self.table
         ))
     }
