@@ -58,7 +58,7 @@ class Command(Generic[R_co]):
         rest = dict(options)
         to = conninfo(rest.pop("to", None))
         if self.classify is not None:
-            warn_of_default(to, stacklevel=4)
+            warn_of_default(to)
         progress = rest.pop("progress", False)
         constants = constants_by_column(rest.pop("set", None))
         data_arguments: tuple[Any, ...] = ()

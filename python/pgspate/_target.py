@@ -80,15 +80,20 @@ _PSYCOPG_HINT = (
 )
 
 
-def warn_of_default(to: str | None, stacklevel: int) -> None:
-    """Warns that the rows go to the embedded server, if neither `to` nor a variable names a server.
-
-    `stacklevel` counts the caller as 1, as in `warnings.warn`.
-    """
+def warn_of_default(to: str | None) -> None:
+    """Warns that the rows go to the embedded server, if neither `to` nor a variable names one."""
     if to is None and not _pgspate.is_server_named():
         message = "no server is named, so the rows go to the embedded PostgreSQL, which "
         message += "`pgspate server status` shows. Name a server by `to=`, or by `PGHOST`."
-        warnings.warn(message, stacklevel=stacklevel + 1)
+        warnings.warn(message, stacklevel=_levels_in_package() + 1)
+
+
+def _levels_in_package() -> int:
+    """Returns how many of the innermost calls are of this package, without this one."""
+    frame, levels = inspect.currentframe(), -1
+    while frame is not None and frame.f_globals["__name__"].partition(".")[0] == "pgspate":
+        frame, levels = frame.f_back, levels + 1
+    return levels
 
 
 def conninfo(to: Any) -> str | None:

@@ -106,7 +106,7 @@ class WriterBase:
                              hint="Use `wait` or `refuse`.")
         refuse_table_object(table)
         self._to = conninfo(to)
-        warn_of_default(self._to, stacklevel=2)
+        warn_of_default(self._to)
         self._settings = {
             "connections": _count("connections", connections),
             "queue_bytes": _count("queue_bytes", queue_bytes),

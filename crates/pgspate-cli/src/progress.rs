@@ -216,7 +216,7 @@ fn render(
         parts.push(LinePart::new(1, "staging"));
     }
     if let Waiting::Lock(session) = &snapshot.waiting {
-        // Rates and times say nothing now.
+        // Rates and times have no meaning now.
         let short = session.split(" (").next().unwrap_or_default();
         let waits = |who: &str| format!("waits for a lock of {who}");
         parts.extend([rows(2), LinePart::new(1, waits(session)).or(waits(short))]);
