@@ -30,6 +30,8 @@ TABLE = "lineitem"
 # Processors for client and server together, and lanes. The first is the one that gives the costs.
 COST_RUN = (2, 1)
 CHECKED_RUNS = [(1, 1), (1, 2), (2, 1), (2, 2)]
+# One thread decompresses a file, beside the lanes.
+UNCOMPRESSED = {"CSV, gzip": "CSV"}
 
 
 @dataclass(frozen=True)
@@ -93,30 +95,52 @@ def main() -> int:
     parser.add_argument("--pgspate", metavar="FILE")
     parser.add_argument("--cache", metavar="DIR")
     parser.add_argument("--out", metavar="DIR", default=str(REPOSITORY / "docs" / "bench"))
+    parser.add_argument("--report", metavar="FILE", help="only make the page from these results")
     args = parser.parse_args()
+    results = Path(args.out, "results", f"{date.today()}-model.jsonl")
+    if args.report:
+        results = Path(args.report)
+    else:
+        measure_all(args, results)
+    about, costs, checks = read_results(results)
+    page, plot = model_page.build(about, costs, checks, results.name)
+    Path(args.out, "model.md").write_text(page)
+    Path(args.out, "model.svg").write_text(plot)
+    return 0
+
+
+def measure_all(args: argparse.Namespace, results: Path) -> None:
+    """Loads each file with each number of processors and lanes, and writes the results."""
     places = Places(
         cache_folder(args.cache), find_pg_bin(args.pg_bin), find_pgspate(args.pgspate, build=True)
     )
     places.cache.mkdir(parents=True, exist_ok=True)
     peers.find_or_install_peers(places, install=True)
     inputs = make_inputs(places, args.scale)
-    results = Path(args.out, "results", f"{date.today()}-model.jsonl")
     with Server(places) as server, results.open("w") as out:
-        about = facts.collect_facts(server, {}, args.scale, args.repeats)
-        write_line(out, about)
-        costs, checks = {}, {}
+        write_line(out, facts.collect_facts(server, {}, args.scale, args.repeats))
         for name, path in inputs.items():
-            runs = measure_input(places, server, name, path, args.repeats, out)
-            costs[name] = costs_of(places, server, runs)
-            write_line(out, {"kind": "costs", "input": name, **asdict(costs[name])})
-            checks[name] = [
-                (key, costs[name].shared_seconds(*key), median(runs[key], "wall_s"))
-                for key in CHECKED_RUNS
-            ]
-    page, plot = model_page.build(about, costs, checks, results.name)
-    Path(args.out, "model.md").write_text(page)
-    Path(args.out, "model.svg").write_text(plot)
-    return 0
+            measure_input(places, server, name, path, args.repeats, out)
+            write_line(out, {"kind": "sizes", "input": name, **sizes_of_table(places, server)})
+
+
+def read_results(results: Path) -> tuple[dict, dict[str, Costs], model_page.Checks]:
+    """Returns the facts, and by input its costs and the predicted and measured times."""
+    records = [json.loads(line) for line in results.read_text().splitlines()]
+    about = next(record for record in records if record["kind"] == "facts")
+    sizes = {record["input"]: record for record in records if record["kind"] == "sizes"}
+    costs, checks = {}, {}
+    for name in sizes:
+        runs: dict[tuple[int, int], list[dict]] = {}
+        for record in records:
+            if record["kind"] == "run" and record["input"] == name:
+                runs.setdefault((record["cores"], record["lanes"]), []).append(record)
+        costs[name] = costs_of(sizes[name], runs[COST_RUN], costs.get(UNCOMPRESSED.get(name)))
+        checks[name] = [
+            (key, costs[name].shared_seconds(*key), median(runs[key], "wall_s"))
+            for key in CHECKED_RUNS
+        ]
+    return about, costs, checks
 
 
 def write_line(out, record: dict) -> None:
@@ -143,17 +167,14 @@ def make_inputs(places: Places, scale: float) -> dict[str, Path]:
 
 def measure_input(
     places: Places, server: Server, name: str, path: Path, repeats: int, out
-) -> dict[tuple[int, int], list[Run]]:
-    """Runs each load `repeats` times, round by round. The results have cores and lanes as keys."""
-    runs: dict[tuple[int, int], list[Run]] = {key: [] for key in CHECKED_RUNS}
+) -> None:
+    """Runs each load `repeats` times, round by round."""
     for repeat in range(repeats):
         for cores, lanes in CHECKED_RUNS:
             run = load(places, server, path, cores, lanes)
             run.input, run.repeat = name, repeat
             print_progress(f"{name}: {cores} processors, {lanes} lanes: {run.wall_s:.2f} s")
             write_line(out, asdict(run))
-            runs[cores, lanes].append(run)
-    return runs
 
 
 def load(places: Places, server: Server, path: Path, cores: int, lanes: int) -> Run:
@@ -175,28 +196,35 @@ def load(places: Places, server: Server, path: Path, cores: int, lanes: int) -> 
     return Run("", cores, lanes, 0, used.wall_s, used.cpu_s, server_cpu, stages)
 
 
-def median(runs: list[Run], name: str) -> float:
-    """Returns the median of an attribute."""
-    return statistics.median(getattr(run, name) for run in runs)
+def median(runs: list[dict], name: str) -> float:
+    """Returns the median of a field."""
+    return statistics.median(run[name] for run in runs)
 
 
-def costs_of(places: Places, server: Server, runs: dict[tuple[int, int], list[Run]]) -> Costs:
-    """Returns the costs of the file that is in the table now."""
-    measured = runs[COST_RUN]
-    source = statistics.median(run.stages["source"] for run in measured)
-    client = median(measured, "client_cpu_s")
+def costs_of(sizes: dict, runs: list[dict], uncompressed: Costs | None) -> Costs:
+    """Returns the costs of a file. `uncompressed` has those of the same rows as plain text."""
+    source = statistics.median(run["stages"]["source"] for run in runs)
+    lanes = max(median(runs, "client_cpu_s") - source, 0.0)
+    if uncompressed:
+        more = lanes - uncompressed.lanes_s
+        source, lanes = source + more, uncompressed.lanes_s
+    server = median(runs, "server_cpu_s")
+    return Costs(sizes["rows"], source, lanes, server, sizes["wire_bytes"], sizes["fixed_s"])
+
+
+def sizes_of_table(places: Places, server: Server) -> dict:
+    """Returns rows and bytes of the table that was loaded, and the time to load one row."""
     rows = int(server.sql(f"select count(*) from {TABLE}")[0][0])
     copy = [str(places.psql), "-XAtqc", f"copy {TABLE} to stdout (format binary)"]
     with subprocess.Popen(copy, env=server.environment(), stdout=subprocess.PIPE) as process:
         wire = sum(map(len, iter(lambda: process.stdout.read(1 << 20), b"")))
-    empty = places.cache / "one-row.csv"
-    with empty.open("w") as file:
+    one_row = places.cache / "one-row.csv"
+    with one_row.open("w") as file:
         copy_row = f"copy (select * from {TABLE} limit 1) to stdout csv header"
         psql = [str(places.psql), "-XAtqc", copy_row]
         subprocess.run(psql, env=server.environment(), stdout=file, check=True)
-    fixed = statistics.median(load(places, server, empty, 2, 1).wall_s for _ in range(5))
-    server_cpu = median(measured, "server_cpu_s")
-    return Costs(rows, source, max(client - source, 0.0), server_cpu, wire, fixed)
+    fixed = statistics.median(load(places, server, one_row, 2, 1).wall_s for _ in range(5))
+    return {"rows": rows, "wire_bytes": wire, "fixed_s": fixed}
 
 
 if __name__ == "__main__":
