@@ -165,9 +165,7 @@ def make_inputs(places: Places, scale: float) -> dict[str, Path]:
     return inputs
 
 
-def measure_input(
-    places: Places, server: Server, name: str, path: Path, repeats: int, out
-) -> None:
+def measure_input(places: Places, server: Server, name: str, path: Path, repeats: int, out) -> None:
     """Runs each load `repeats` times, round by round."""
     for repeat in range(repeats):
         for cores, lanes in CHECKED_RUNS:
