@@ -68,15 +68,17 @@ _ASYNCPG_PARAMETERS = {
 _DSN_HINT = "Give a connection string as `to=`, or write with `within=`."
 _IDLE, _CLOSED = 0, 4
 _TRANSACTION_MESSAGE = "the connection that `to=` names has an open transaction"
-_TRANSACTION_HINT = (
+_COMMIT_HINT = (
     "pgspate opens connections of its own, which do not see uncommitted changes and wait for its "
-    "locks. Commit or roll back first. Or write in this transaction: `pgspate.sqlalchemy.load` and "
-    "`sync` with `within=`, or `pgspate.pandas_method`."
+    "locks. Commit or roll back first. "
+)
+_TRANSACTION_HINT = (
+    _COMMIT_HINT + "Or write in this transaction: `pgspate.sqlalchemy.load` and `sync` with "
+    "`within=`, or `pgspate.pandas_method`."
 )
 _PSYCOPG_HINT = (
-    "pgspate opens connections of its own, which do not see uncommitted changes and wait for its "
-    "locks. Commit or roll back first. pgspate writes in a transaction of yours only if the "
-    "session or the connection is of SQLAlchemy."
+    _COMMIT_HINT + "pgspate writes in a transaction of yours only if the session or the "
+    "connection is of SQLAlchemy."
 )
 
 

@@ -198,13 +198,13 @@ pub static REFUSE_ALTERED_TABLES: LazyLock<String> = LazyLock::new(|| {
 /// of [`KnownDefinitions`].
 pub static ALTERED_TABLES: LazyLock<String> = LazyLock::new(|| altered_tables_sql("c.oid"));
 
-/// A mark of the definition of table `c`, except of its columns, that costs the server less than
-/// [`FINGERPRINT`]. It has the table's row in `pg_class`, the number of its other rows in the
-/// catalog, and the sum of the transactions that wrote them. Every alteration writes rows by a
-/// later transaction. So equal marks mean equal definitions. Different marks may mean equal
-/// definitions too, for example after `truncate`. Must run in a pinned search path.
-const DEFINITION_MARK: &str = "\
-concat_ws(' ', c.xmin,
+/// The parts of a mark of the definition of table `c`, except of its columns. The mark costs the
+/// server less than [`FINGERPRINT`]. It has the table's row in `pg_class`, the number of its other
+/// rows in the catalog, and the sum of the transactions that wrote them. Every alteration writes
+/// rows by a later transaction. So equal marks mean equal definitions. Different marks may mean
+/// equal definitions too, for example after `truncate`. Must run in a pinned search path.
+const DEFINITION_PARTS: &str = "\
+c.xmin,
   (select concat(count(*), ' ', sum(i.xmin::text::int8)) from pg_index i
    where i.indrelid = c.oid and i.indisunique and i.indisvalid),
   case when c.relhastriggers then
@@ -216,16 +216,16 @@ concat_ws(' ', c.xmin,
      where r.ev_class = c.oid) end,
   c.relrowsecurity and row_security_active(c.oid)";
 
-/// A mark of the definition of the columns of table `c`.
-const COLUMNS_MARK: &str = "\
+/// The part for the columns.
+const COLUMNS_PART: &str = "\
 (select concat(count(*), ' ', sum(a.xmin::text::int8)) from pg_attribute a
  where a.attrelid = c.oid and a.attnum > 0)";
 
 /// Returns the SQL of the mark of the definition of table `c`.
 fn definition_mark_sql(marks_columns: bool) -> String {
     match marks_columns {
-        true => format!("{DEFINITION_MARK}, {COLUMNS_MARK})"),
-        false => format!("{DEFINITION_MARK})"),
+        true => format!("concat_ws(' ', {DEFINITION_PARTS}, {COLUMNS_PART})"),
+        false => format!("concat_ws(' ', {DEFINITION_PARTS})"),
     }
 }
 

@@ -386,19 +386,22 @@ impl ApplyTable {
     /// Checks whether one statement may write a batch. The table must be a plain table of this
     /// server that survives a crash. No statement may have effects beyond the table's rows.
     pub(crate) fn may_write_by_one_statement(&self) -> bool {
+        self.is_plain()
+            && self.table.unlogged == UnloggedExtent::Nothing
+            && (self.has_fingerprint() && !self.has_acting_referrers)
+    }
+
+    /// Checks whether the table is a plain table of this server, without rules and triggers.
+    fn is_plain(&self) -> bool {
         let table = &self.table;
         (table.kind == 'r' && table.storage == TableStorage::Plain && !table.commits_across_nodes)
-            && (table.unlogged == UnloggedExtent::Nothing && table.rules.is_empty())
-            && (self.has_fingerprint() && !self.has_triggers && !self.has_acting_referrers)
+            && (table.rules.is_empty() && !self.has_triggers)
     }
 
     /// Checks whether MERGE may write rows of the table. The server must count them by this table
     /// only, and no row may wait for another row to be deleted.
     pub(crate) fn may_merge(&self) -> bool {
-        let table = &self.table;
-        (table.kind == 'r' && table.storage == TableStorage::Plain && !table.commits_across_nodes)
-            && (table.rules.is_empty() && !self.has_triggers)
-            && (self.has_key() && !self.has_other_uniqueness)
+        self.is_plain() && self.has_key() && !self.has_other_uniqueness
     }
 
     /// Checks whether alterations matter that leave the columns' names and types as they are.

@@ -49,8 +49,8 @@ select set_config('citus.multi_shard_modify_mode', 'sequential', false)
 where to_regclass('pg_catalog.pg_dist_partition') is not null
   and exists (select 1 from pg_constraint where contype = 'f')";
 
-/// Checks whether the server has MERGE without two errors of earlier releases: it joined a row that
-/// another session changed meanwhile with another staged row, and left generated columns NULL.
+/// Checks whether the server has MERGE without two errors of earlier releases. One joined a row
+/// that another session had changed with a wrong staged row. The other left generated columns NULL.
 fn has_sound_merge(version: u32) -> bool {
     version >= 150_005 && version != 160_000
 }

@@ -4,8 +4,8 @@
 //! are deleted last. So no foreign key is violated, and no foreign key's action changes rows that
 //! refer to another row by then.
 //! Referenced tables are written before the tables that refer to them. The statements and their
-//! order are the same for staged rows and for parameters, except that many staged rows of a table
-//! are merged if their order does not matter.
+//! order are the same for staged rows and for parameters. But many staged rows of a table are
+//! merged if their order does not matter.
 
 use std::sync::Arc;
 
