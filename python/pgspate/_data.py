@@ -83,6 +83,7 @@ def classify_data(
     if name == "Series":
         hint = "Make a data frame of the Series: `.to_frame()`."
         raise UsageError("a Series has no columns", hint=hint)
+    data = _reader_of(data)
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         _refuse_unreadable(data, name)
         if name == "DuckDBPyRelation":
@@ -108,6 +109,23 @@ def classify_data(
     )
     message = f"an object of class {name} cannot be loaded"
     raise UsageError(message, hint=_async_hint(data) or hint)
+
+
+def _reader_of(data: Any) -> Any:
+    """Returns a reader of the rows of a dataset, scanner or `ParquetFile` of pyarrow.
+
+    Other data is returned as it is.
+    """
+    if not type(data).__module__.startswith("pyarrow"):
+        return data
+    if hasattr(data, "scanner"):
+        data = data.scanner()
+    if hasattr(data, "iter_batches"):
+        import pyarrow
+
+        return pyarrow.RecordBatchReader.from_batches(data.schema_arrow, data.iter_batches())
+    is_stream = hasattr(data, "__arrow_c_stream__")
+    return data.to_reader() if hasattr(data, "to_reader") and not is_stream else data
 
 
 def _refuse_unreadable(data: Any, name: str) -> None:

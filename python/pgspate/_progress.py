@@ -30,8 +30,8 @@ class Progress:
             committed.
         rejected: Rows rejected; for `apply`, events written to ``pgspate.dead_letter``.
         lanes: Number of lanes (connections that write rows) that were started.
-        waiting: What the call mostly waits for: ``source``, ``encode``, ``network``, or
-            ``server (...)`` with a wait event. None if unknown.
+        waiting: What the call mostly waits for: ``source``, ``encode``, ``network``, ``server
+            (...)`` with a wait event, or ``a lock of session ...``. None if unknown.
         phase: Work on the table while no rows are written, such as building an index, or None.
         stored_bytes: Bytes of the files read, as stored (perhaps compressed).
         total_bytes: Size of all files as stored, in bytes, if known.
@@ -129,6 +129,9 @@ class _ProgressText:
     def format(self, now: Progress, share: float | None = None) -> str:
         """Returns the line: what matters most comes first."""
         parts = [self.activity, counted(now.rows, "row")]
+        if now.waiting and now.waiting.startswith("a lock of "):
+            # Rates and times have no meaning now.
+            return "  ".join([*parts, f"waits for {now.waiting}"])
         if now.phase:
             return "  ".join([*parts, now.phase])
         seconds = max(time.monotonic() - self.started, 1e-3)

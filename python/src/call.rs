@@ -14,8 +14,10 @@ use std::time::{Duration, Instant};
 use pgspate::copy::Waiting;
 use pgspate::format::memory::BatchTarget;
 use pgspate::session::stopped_error;
+use pgspate::target::connect::{Dsn, LockWatch};
 use pgspate::{Error, ErrorKind, Result, apply, load};
 use pyo3::prelude::*;
+use tokio::runtime::Handle;
 
 use crate::batch_queue::{Batch, BatchQueue, CallerTask};
 use crate::data::ArrowData;
@@ -40,8 +42,9 @@ pub(crate) trait CallWatch: Default + Send + Sync + 'static {
     /// Asks the engine to stop.
     fn cancel(&self);
 
-    /// Calls the Python function `progress` with the engine's progress.
-    fn show(&self, progress: &Bound<'_, PyAny>) -> PyResult<()>;
+    /// Calls the Python function `progress` with the engine's progress. `lock_holders` are the
+    /// sessions whose locks the engine waits for, in words.
+    fn show(&self, progress: &Bound<'_, PyAny>, lock_holders: Option<String>) -> PyResult<()>;
 }
 
 /// Makes batches on the calling thread, for the engine.
@@ -61,12 +64,18 @@ pub(crate) trait MakeBatches {
 pub(crate) struct CallState<W> {
     /// The progress of the engine, and the way to stop the engine.
     pub(crate) watch: Arc<W>,
+    /// The locks that the engine waits for, if the call shows its progress.
+    locks: Option<Arc<LockWatch>>,
     stage: Arc<AtomicU8>,
 }
 
 impl<W> Clone for CallState<W> {
     fn clone(&self) -> CallState<W> {
-        CallState { watch: Arc::clone(&self.watch), stage: Arc::clone(&self.stage) }
+        CallState {
+            watch: Arc::clone(&self.watch),
+            locks: self.locks.clone(),
+            stage: Arc::clone(&self.stage),
+        }
     }
 }
 
@@ -80,6 +89,11 @@ impl<W: CallWatch> CallState<W> {
             Ok(_) => Ok(()),
             Err(_) => Err(stopped_error()),
         }
+    }
+
+    /// Returns `dsn` for sessions whose locks the progress names, if the call shows its progress.
+    pub(crate) fn watch_locks(&self, dsn: Dsn, runtime: &Handle) -> Dsn {
+        self.locks.as_ref().map_or_else(|| dsn.clone(), |locks| locks.start(&dsn, runtime))
     }
 
     /// Runs `future`. Fails if the caller abandons the call: then `future` ends between any two of
@@ -194,7 +208,8 @@ impl<'py, M: MakeBatches> Caller<'py, M> {
         py: Python<'py>,
         engine: impl FnOnce(&CallState<W>) -> Result<T> + Send + 'static,
     ) -> PyResult<T> {
-        let state = CallState::default();
+        let locks = self.progress.is_some().then(Arc::default);
+        let state = CallState { locks, ..CallState::default() };
         let result: Arc<Mutex<Option<Result<T>>>> = Arc::default();
         let queue = self.queue.clone();
         let end = self.stop.get().end.clone();
@@ -276,7 +291,8 @@ impl<'py, M: MakeBatches> Caller<'py, M> {
             self.progress.as_ref().filter(|_| shown.elapsed() >= PROGRESS_INTERVAL)
         {
             *shown = Instant::now();
-            state.watch.show(progress)?;
+            let lock_holders = state.locks.as_ref().and_then(|locks| locks.holders());
+            state.watch.show(progress, lock_holders)?;
         }
         Ok(())
     }
@@ -287,7 +303,7 @@ impl CallWatch for load::LoadWatch {
         self.copy.cancel();
     }
 
-    fn show(&self, progress: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn show(&self, progress: &Bound<'_, PyAny>, lock_holders: Option<String>) -> PyResult<()> {
         let now = self.copy.snapshot();
         let waiting = match now.waiting {
             Waiting::Unknown => None,
@@ -295,8 +311,8 @@ impl CallWatch for load::LoadWatch {
             Waiting::Encode => Some("encode".to_owned()),
             Waiting::Network => Some("network".to_owned()),
             Waiting::Server(event) => Some(format!("server ({event})")),
-            Waiting::Lock(session) => Some(format!("server (lock of {session})")),
         };
+        let waiting = lock_holders.map(describe_lock).or(waiting);
         let (stored, total) = self.stored_bytes();
         let arguments =
             (now.rows, now.bytes, now.rejected, now.lanes, waiting, now.phase, stored, total);
@@ -309,13 +325,18 @@ impl CallWatch for apply::ApplyWatch {
         self.cancel();
     }
 
-    fn show(&self, progress: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn show(&self, progress: &Bound<'_, PyAny>, lock_holders: Option<String>) -> PyResult<()> {
         let now = self.progress();
-        let nothing: Option<&str> = None;
+        let (waiting, phase) = (lock_holders.map(describe_lock), None::<&str>);
         let (events, bytes, rejected) = (now.events, now.bytes, now.dead_letters);
-        let arguments = (events, bytes, rejected, 1, nothing, nothing, bytes, None::<u64>);
+        let arguments = (events, bytes, rejected, 1, waiting, phase, bytes, None::<u64>);
         progress.call1(arguments).map(drop)
     }
+}
+
+/// Describes a lock that a call waits for.
+fn describe_lock(holders: String) -> String {
+    format!("a lock of {holders}")
 }
 
 /// The watch of a short call without progress.
@@ -325,7 +346,7 @@ pub(crate) struct NoProgress;
 impl CallWatch for NoProgress {
     fn cancel(&self) {}
 
-    fn show(&self, _: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn show(&self, _: &Bound<'_, PyAny>, _: Option<String>) -> PyResult<()> {
         Ok(())
     }
 }

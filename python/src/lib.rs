@@ -62,7 +62,7 @@ fn load_data<'py>(
     caller.run(py, move |call: &CallState<load::LoadWatch>| {
         options.fleet.stop = call.watch.copy.stop_flag();
         with_server(to, |dsn, runtime| {
-            let load = load::prepare(options, dsn, runtime)?;
+            let load = load::prepare(options, call.watch_locks(dsn, runtime), runtime)?;
             call.begin_to_write()?;
             as_json(&load.run(&call.watch)?)
         })
@@ -93,7 +93,7 @@ fn sync_data<'py>(
     caller.run(py, move |call: &CallState<load::LoadWatch>| {
         options.fleet.stop = call.watch.copy.stop_flag();
         with_server(to, |dsn, runtime| {
-            let sync = sync::prepare(options, dsn, runtime)?;
+            let sync = sync::prepare(options, call.watch_locks(dsn, runtime), runtime)?;
             call.begin_to_write()?;
             as_json(&sync.run(&call.watch)?)
         })
@@ -156,6 +156,7 @@ fn apply_events<'py>(
     let queue = caller.queue.clone();
     caller.run(py, move |call: &CallState<apply::ApplyWatch>| {
         with_server(to, |dsn, runtime| {
+            let dsn = call.watch_locks(dsn, runtime);
             let serve = |at| pgspate_cli::serve_metrics(at, &call.watch, runtime);
             let _metrics = metrics.map(serve).transpose()?;
             let Some(name) = iterable_name else {

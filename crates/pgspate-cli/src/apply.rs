@@ -14,7 +14,7 @@ use crate::errors::TerminalStyle;
 use crate::flags::{ApplyArgs, CommonArgs};
 use crate::load::{InterruptActions, print_json, runtime, stop_on_interrupt};
 use crate::output::{write_stderr, write_stderr_line, write_stdout_lines};
-use crate::progress::ProgressLine;
+use crate::progress::{ProgressLine, TerminalLocks};
 use crate::summary::plural;
 use crate::{CommandAnswer, allocator, metrics, target};
 
@@ -22,8 +22,9 @@ pub(crate) fn run(args: ApplyArgs, style: TerminalStyle) -> Result<CommandAnswer
     let ApplyArgs { common, options, metrics: address } = args;
     let CommonArgs { to, plan, json, quiet } = common;
     allocator::return_large_blocks();
-    let target = target::resolve_and_ask(to.as_deref(), quiet, style)?;
+    let mut target = target::resolve_and_ask(to.as_deref(), quiet, style)?;
     let runtime = runtime()?;
+    let locks = TerminalLocks::watch(&mut target.dsn, quiet, runtime.handle());
     let watch = Arc::new(ApplyWatch::default());
     let running = Arc::new(AtomicBool::new(false));
     let stopping = Arc::clone(&watch);
@@ -46,13 +47,16 @@ pub(crate) fn run(args: ApplyArgs, style: TerminalStyle) -> Result<CommandAnswer
         return Ok(CommandAnswer::Yes);
     }
     let _metrics = address.map(|at| metrics::serve(at, &watch, runtime.handle())).transpose()?;
-    let apply = apply::prepare(options, target.dsn, runtime.handle())?;
+    let line = ProgressLine::start_preparation("preparing the stream".to_owned(), &locks);
+    let apply = apply::prepare(options, target.dsn, runtime.handle());
+    drop(line);
+    let apply = apply?;
     if !quiet && apply.events_before() > 0 {
         let events = plural(apply.events_before(), "event");
         write_stderr_line(format!("already applied: {events} of stream {}", shown(apply.stream())));
     }
     running.store(true, Relaxed);
-    let line = ProgressLine::start_stream(&shown(apply.stream()), &watch, quiet);
+    let line = ProgressLine::start_stream(&shown(apply.stream()), &watch, &locks);
     let result = apply.run(&watch, runtime.handle());
     drop(line);
     let report = result?;

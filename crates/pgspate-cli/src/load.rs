@@ -12,7 +12,7 @@ use crate::flags::{CommonArgs, LoadArgs};
 use crate::output::{
     write_command_line, write_stderr, write_stderr_line, write_stdout, write_stdout_lines,
 };
-use crate::progress::{ProgressLine, ProgressVerb};
+use crate::progress::{ProgressLine, ProgressVerb, TerminalLocks};
 use crate::target::TargetServer;
 use crate::{CommandAnswer, summary, target};
 
@@ -21,8 +21,11 @@ const PLAN_LABEL_COLUMNS: usize = 9;
 
 pub(crate) fn run(args: LoadArgs, style: TerminalStyle) -> Result<CommandAnswer> {
     let CommonArgs { plan, json, quiet, .. } = args.common;
-    let RunSetup { target, runtime, watch, running } = set_up_run(&args.common, style)?;
-    let load = load::prepare(args.options, target.dsn, runtime.handle())?;
+    let RunSetup { target, runtime, watch, running, locks } = set_up_run(&args.common, style)?;
+    let line = ProgressLine::start_preparation("preparing the load".to_owned(), &locks);
+    let load = load::prepare(args.options, target.dsn, runtime.handle());
+    drop(line);
+    let load = load?;
     if plan && json {
         print_json(&load.plan_report())?;
         return Ok(CommandAnswer::Yes);
@@ -48,7 +51,7 @@ pub(crate) fn run(args: LoadArgs, style: TerminalStyle) -> Result<CommandAnswer>
     let said = load.evidence().to_vec();
     let is_loaded = load.is_loaded();
     running.store(true, Relaxed);
-    let line = ProgressLine::start(ProgressVerb::Load, &load.plan().table, &watch, quiet);
+    let line = ProgressLine::start(ProgressVerb::Load, &load.plan().table, &watch, &locks);
     let result = load.run(&watch);
     drop(line);
     let mut report = result?;
@@ -83,12 +86,14 @@ pub(crate) struct RunSetup {
     pub(crate) watch: Arc<LoadWatch>,
     /// Whether there is something to roll back.
     pub(crate) running: Arc<AtomicBool>,
+    pub(crate) locks: TerminalLocks,
 }
 
 /// Finds the server, and handles Ctrl-C.
 pub(crate) fn set_up_run(args: &CommonArgs, style: TerminalStyle) -> Result<RunSetup> {
-    let target = target::resolve_and_ask(args.to.as_deref(), args.quiet, style)?;
+    let mut target = target::resolve_and_ask(args.to.as_deref(), args.quiet, style)?;
     let runtime = runtime()?;
+    let locks = TerminalLocks::watch(&mut target.dsn, args.quiet, runtime.handle());
     let watch = Arc::new(LoadWatch::default());
     let running = Arc::new(AtomicBool::new(false));
     let stopping = Arc::clone(&watch);
@@ -99,7 +104,7 @@ pub(crate) fn set_up_run(args: &CommonArgs, style: TerminalStyle) -> Result<RunS
         last_message: move || stopped.copy.describe_kept_rows(),
     };
     stop_on_interrupt(interrupt, &running, runtime.handle());
-    Ok(RunSetup { target, runtime, watch, running })
+    Ok(RunSetup { target, runtime, watch, running, locks })
 }
 
 /// Prints a value as JSON on stdout.

@@ -11,6 +11,8 @@ use pgspate::apply;
 use pgspate::copy::{ProgressSnapshot, Waiting};
 use pgspate::load::LoadWatch;
 use pgspate::numbers::{bytes, clock, rate, seconds, short};
+use pgspate::target::connect::{Dsn, LockWatch};
+use tokio::runtime::Handle;
 
 use crate::output::draw_line;
 use crate::terminal::LinePart;
@@ -30,6 +32,22 @@ pub(crate) enum ProgressVerb {
     Sync,
 }
 
+/// The locks that a command waits for, if there is a terminal to show them on.
+pub(crate) struct TerminalLocks(Option<Arc<LockWatch>>);
+
+impl TerminalLocks {
+    /// Watches the sessions that are opened with `dsn` from now on, if stderr is a terminal and
+    /// `quiet` is false.
+    pub(crate) fn watch(dsn: &mut Dsn, quiet: bool, runtime: &Handle) -> TerminalLocks {
+        let is_shown = !quiet && std::io::stderr().is_terminal();
+        TerminalLocks(is_shown.then(|| {
+            let locks = Arc::new(LockWatch::default());
+            *dsn = locks.start(dsn, runtime);
+            locks
+        }))
+    }
+}
+
 /// A thread that draws the progress line. Dropping it clears the line.
 pub(crate) struct ProgressLine {
     stop: Arc<AtomicBool>,
@@ -37,17 +55,16 @@ pub(crate) struct ProgressLine {
 }
 
 impl ProgressLine {
-    /// Starts drawing the progress of a load or a sync, if stderr is a terminal and `quiet` is
-    /// false.
+    /// Starts drawing the progress of a load or a sync, if stderr is a terminal.
     pub(crate) fn start(
         work: ProgressVerb,
         table: &str,
         watch: &Arc<LoadWatch>,
-        quiet: bool,
+        locks: &TerminalLocks,
     ) -> ProgressLine {
         let (table, watch, started) = (table.to_owned(), Arc::clone(watch), Instant::now());
         let mut phase_began: Option<(String, Instant)> = None;
-        ProgressLine::start_with(quiet, move |speed| {
+        ProgressLine::start_with(locks, move |speed, lock_holders| {
             let snapshot = watch.copy.snapshot();
             let (stored, total) = watch.stored_bytes();
             speed.update(snapshot.bytes.saturating_sub(snapshot.bytes_before), stored);
@@ -65,26 +82,44 @@ impl ProgressLine {
                 share: total.filter(|total| *total > 0).map(|total| stored as f64 / total as f64),
                 left,
                 phase: phase_began.as_ref().map(|(_, began)| began.elapsed()),
+                lock_holders,
             };
             render(work, &table, &snapshot, &timing)
         })
     }
 
-    /// Starts drawing the progress of a stream of changes.
-    pub(crate) fn start_stream(stream: &str, watch: &Arc<apply::ApplyWatch>, quiet: bool) -> Self {
+    /// Starts drawing the progress of a stream of changes, if stderr is a terminal.
+    pub(crate) fn start_stream(
+        stream: &str,
+        watch: &Arc<apply::ApplyWatch>,
+        locks: &TerminalLocks,
+    ) -> ProgressLine {
         let (stream, watch) = (stream.to_owned(), Arc::clone(watch));
-        ProgressLine::start_with(quiet, move |speed| {
+        ProgressLine::start_with(locks, move |speed, lock_holders| {
             let progress = watch.progress();
             speed.update(progress.events, progress.bytes);
-            render_stream(&stream, &progress, speed.rate)
+            render_stream(&stream, &progress, speed.rate, lock_holders.as_deref())
         })
     }
 
-    /// Starts drawing the lines that `line` returns, again and again.
+    /// Starts drawing a line while a command waits for a lock before it writes, if stderr is a
+    /// terminal. `work` is what the command is about to do.
+    pub(crate) fn start_preparation(work: String, locks: &TerminalLocks) -> ProgressLine {
+        ProgressLine::start_with(locks, move |_, lock_holders| match lock_holders {
+            Some(holders) => vec![LinePart::new(0, work.as_str()), lock_part(&holders)],
+            None => Vec::new(),
+        })
+    }
+
+    /// Starts drawing the lines that `line` returns, again and again. `line` gets the holders of
+    /// the locks that the command waits for.
     fn start_with(
-        quiet: bool,
-        mut line: impl FnMut(&mut ProgressRates) -> Vec<LinePart> + Send + 'static,
+        locks: &TerminalLocks,
+        mut line: impl FnMut(&mut ProgressRates, Option<String>) -> Vec<LinePart> + Send + 'static,
     ) -> ProgressLine {
+        let Some(locks) = locks.0.clone() else {
+            return ProgressLine { stop: Arc::default(), thread: None };
+        };
         let stop = Arc::new(AtomicBool::new(false));
         let must_stop = Arc::clone(&stop);
         let draw = move || {
@@ -92,13 +127,12 @@ impl ProgressLine {
             let mut speed =
                 ProgressRates { bytes: 0, stored: 0, updated_at, rate: 0.0, stored_rate: 0.0 };
             while !must_stop.load(Relaxed) {
-                draw_line(&line(&mut speed));
+                draw_line(&line(&mut speed, locks.holders()));
                 std::thread::park_timeout(INTERVAL);
             }
             let _ = write!(std::io::stderr(), "\r\x1b[K");
         };
-        let is_drawn = !quiet && std::io::stderr().is_terminal();
-        ProgressLine { stop, thread: is_drawn.then(|| std::thread::spawn(draw)) }
+        ProgressLine { stop, thread: Some(std::thread::spawn(draw)) }
     }
 }
 
@@ -117,8 +151,14 @@ fn render_stream(
     stream: &str,
     progress: &apply::ApplyProgress,
     events_per_second: f64,
+    lock_holders: Option<&str>,
 ) -> Vec<LinePart> {
     let mut parts = vec![LinePart::new(0, format!("applying {stream}"))];
+    if let Some(holders) = lock_holders {
+        let events = LinePart::new(2, short_counted(progress.events, "event"));
+        parts.extend([events, lock_part(holders)]);
+        return parts;
+    }
     if let Some(waits_for) = &progress.waits_for {
         parts.push(LinePart::new(1, waits_for.as_str()));
         return parts;
@@ -153,6 +193,13 @@ fn render_stream(
         LinePart::new(1, letters),
     ]);
     parts
+}
+
+/// Says who holds the lock that the command waits for.
+fn lock_part(holders: &str) -> LinePart {
+    let waits = |who: &str| format!("waits for a lock of {who}");
+    let short = holders.split(" (").next().unwrap_or_default();
+    LinePart::new(1, waits(holders)).or(waits(short))
 }
 
 /// Formats a count and its noun: `1 event`, `1.23M events`.
@@ -195,6 +242,8 @@ struct LineTiming {
     left: Option<Duration>,
     /// How long the phase has lasted.
     phase: Option<Duration>,
+    /// The sessions that hold the locks that the command waits for, in words.
+    lock_holders: Option<String>,
 }
 
 fn render(
@@ -206,6 +255,12 @@ fn render(
     let verb = if work == ProgressVerb::Load { "loading" } else { "syncing" };
     let mut parts = vec![LinePart::new(0, format!("{verb} {table}"))];
     let rows = |rank| LinePart::new(rank, format!("{} rows", short(snapshot.rows)));
+    if let Some(holders) = &timing.lock_holders {
+        // Rates and times have no meaning now.
+        parts.extend((snapshot.rows > 0).then(|| rows(2)));
+        parts.push(lock_part(holders));
+        return parts;
+    }
     if let Some(phase) = &snapshot.phase {
         parts.extend((snapshot.rows > 0).then(|| rows(3)));
         parts.push(LinePart::new(1, phase.as_str()));
@@ -214,13 +269,6 @@ fn render(
     }
     if work == ProgressVerb::Sync {
         parts.push(LinePart::new(1, "staging"));
-    }
-    if let Waiting::Lock(session) = &snapshot.waiting {
-        // Rates and times have no meaning now.
-        let short = session.split(" (").next().unwrap_or_default();
-        let waits = |who: &str| format!("waits for a lock of {who}");
-        parts.extend([rows(2), LinePart::new(1, waits(session)).or(waits(short))]);
-        return parts;
     }
     if let Some(share) = timing.share.map(|share| share.clamp(0.0, 1.0)) {
         let full = (share * BAR_CELLS as f64) as usize;
@@ -236,7 +284,7 @@ fn render(
         LinePart::new(8, format!("{} lane{s}", snapshot.lanes)),
     ]);
     let waiting = match &snapshot.waiting {
-        Waiting::Unknown | Waiting::Lock(_) => String::new(),
+        Waiting::Unknown => String::new(),
         Waiting::Source => "source".to_owned(),
         Waiting::Encode => "encode".to_owned(),
         Waiting::Network => "network".to_owned(),
@@ -266,7 +314,7 @@ mod tests {
 
     fn timing() -> LineTiming {
         let left = Some(Duration::from_secs(38));
-        LineTiming { rate: 412.0e6, share: Some(0.473), left, phase: None }
+        LineTiming { rate: 412.0e6, share: Some(0.473), left, ..LineTiming::default() }
     }
 
     #[test]
@@ -303,13 +351,9 @@ mod tests {
     #[test]
     fn a_lock_is_named_in_a_narrow_line() {
         let session = "session 24685 ('psql', role postgres, idle in transaction)";
-        let snapshot = ProgressSnapshot {
-            rows: 3,
-            lanes: 1,
-            waiting: Waiting::Lock(session.to_owned()),
-            ..ProgressSnapshot::default()
-        };
-        let parts = render(ProgressVerb::Load, "public.lk", &snapshot, &timing());
+        let snapshot = ProgressSnapshot { rows: 3, lanes: 1, ..ProgressSnapshot::default() };
+        let waiting = LineTiming { lock_holders: Some(session.to_owned()), ..timing() };
+        let parts = render(ProgressVerb::Load, "public.lk", &snapshot, &waiting);
         insta::assert_snapshot!(
             fit_line(&parts, 160),
             @"loading public.lk  3 rows  waits for a lock of session 24685 ('psql', role postgres, idle in transaction)"
@@ -354,7 +398,7 @@ mod tests {
             ..apply::ApplyProgress::default()
         };
         insta::assert_snapshot!(
-            fit_line(&render_stream("changes.ndjson", &progress, 187_000.0), 160),
+            fit_line(&render_stream("changes.ndjson", &progress, 187_000.0, None), 160),
             @"applying changes.ndjson  1.23M events  98.0 MB  187k/s  batches of 150k  2 set aside"
         );
         let mut lag =
@@ -362,25 +406,25 @@ mod tests {
         lag.is_connected = true;
         let behind = apply::ApplyProgress { lag: Some(lag), dead_letters: 0, ..progress.clone() };
         insta::assert_snapshot!(
-            fit_line(&render_stream("slot s", &behind, 187_000.0), 160),
+            fit_line(&render_stream("slot s", &behind, 187_000.0, None), 160),
             @"applying slot s  1.23M events  98.0 MB  187k/s  batches of 150k  5.30 MB behind, 1.42 s"
         );
         let of_topics = apply::StreamLag { bytes: 0, messages: Some(5300), ..lag };
         let of_topics = apply::ApplyProgress { lag: Some(of_topics), ..behind };
         insta::assert_snapshot!(
-            fit_line(&render_stream("topic t", &of_topics, 187_000.0), 160),
+            fit_line(&render_stream("topic t", &of_topics, 187_000.0, None), 160),
             @"applying topic t  1.23M events  98.0 MB  187k/s  batches of 150k  5.30k messages behind, 1.42 s"
         );
         let waits_for = Some("waiting up to 60 s: another process reads the slot".to_owned());
         let waiting = apply::ApplyProgress { waits_for, ..progress.clone() };
         insta::assert_snapshot!(
-            fit_line(&render_stream("slot s", &waiting, 0.0), 79),
+            fit_line(&render_stream("slot s", &waiting, 0.0, None), 79),
             @"applying slot s  waiting up to 60 s: another process reads the slot"
         );
         let copying = Some(("public.orders".to_owned(), 4_200_000));
         let copying = apply::ApplyProgress { copying, ..progress };
         insta::assert_snapshot!(
-            fit_line(&render_stream("slot s", &copying, 0.0), 160),
+            fit_line(&render_stream("slot s", &copying, 0.0, None), 160),
             @"applying slot s  copying public.orders  4.20M rows"
         );
     }

@@ -19,8 +19,11 @@ use crate::summary::{added_columns, names_warning, plural};
 pub(crate) fn run(args: SyncArgs, style: TerminalStyle) -> Result<CommandAnswer> {
     let SyncArgs { common, options, advise_only } = args;
     let CommonArgs { plan, json, quiet, .. } = common;
-    let RunSetup { target, runtime, watch, running } = set_up_run(&common, style)?;
-    let sync = sync::prepare(options, target.dsn, runtime.handle())?;
+    let RunSetup { target, runtime, watch, running, locks } = set_up_run(&common, style)?;
+    let line = ProgressLine::start_preparation("preparing the sync".to_owned(), &locks);
+    let sync = sync::prepare(options, target.dsn, runtime.handle());
+    drop(line);
+    let sync = sync?;
     if plan && json {
         let statements = sync.statements();
         print_json(&SyncPlan { table: sync.table(), input: sync.evidence(), statements })?;
@@ -41,7 +44,7 @@ pub(crate) fn run(args: SyncArgs, style: TerminalStyle) -> Result<CommandAnswer>
         }
     }
     running.store(true, Relaxed);
-    let line = ProgressLine::start(ProgressVerb::Sync, sync.table(), &watch, quiet);
+    let line = ProgressLine::start(ProgressVerb::Sync, sync.table(), &watch, &locks);
     let result = sync.run(&watch);
     drop(line);
     let report = result?;
@@ -74,7 +77,7 @@ struct SyncPlan<'a> {
 fn render(report: &SyncReport, style: TerminalStyle) -> String {
     let mut text = format!("{}\n", change_counts(report, style));
     if report.is_check {
-        return text + &differing_keys(report);
+        return text + &differing_keys(report) + &warnings(report, style);
     }
     // Writing to a String cannot fail.
     if let Some(known) = report.rows_known {

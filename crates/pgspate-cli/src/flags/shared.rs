@@ -97,7 +97,7 @@ pub(super) fn files() -> Vec<Flag<reading::ReadingOptions>> {
 pub(super) fn table() -> Vec<Flag<Option<String>>> {
     let flag = value("table", "TABLE", text(), |it: &mut Option<String>, name| *it = Some(name))
         .with(|arg| arg.short('t'))
-        .help("Write into this table, spelled as in SQL [default: the name of the first source]");
+        .help("Write into this table, spelled as in SQL [default: the name of the source]");
     vec![flag]
 }
 

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::io::{Read, Write as _};
 use std::process::{Command, Stdio};
 
-use crate::support::{LoadCase, Run, finish, spawn};
+use crate::support::{LoadCase, Run, finish, session, spawn};
 
 /// Control sequences that set a terminal's title, clear the screen and move the cursor back.
 const CONTROL_SEQUENCES: &str = "\u{1b}]0;owned\u{7}\u{1b}[2J\u{9b}2J\r";
@@ -79,6 +79,58 @@ fn the_progress_line_fits_into_the_terminal() {
     }
 }
 
+/// Reads what a command writes to its terminal until it has written `text`.
+#[track_caller]
+fn read_until(stdout: &mut impl Read, text: &str) -> Vec<u8> {
+    let (mut said, mut byte) = (Vec::new(), [0]);
+    while !said.ends_with(text.as_bytes()) {
+        assert_eq!(stdout.read(&mut byte).unwrap(), 1, "{}", String::from_utf8_lossy(&said));
+        said.push(byte[0]);
+    }
+    said
+}
+
+#[test]
+fn the_line_names_the_session_whose_lock_a_command_waits_for() {
+    let case = LoadCase::new("create table t (id int primary key, note text)");
+    case.put("t.csv", "id,note\n2,b\n3,c\n");
+    case.put("all.csv", "id,note\n1,a\n2,b\n");
+    let event = r#"{"op": "insert", "table": "t", "row": {"id": 2, "note": "b"}}"#;
+    case.put("t.ndjson", format!("{event}\n"));
+    let load = "load t.csv --restart --table t";
+    let sync = "sync all.csv --scope all --table t";
+    let apply = "apply t.ndjson";
+    let lock_table = "lock table t in access exclusive mode";
+    let change_row = "update t set note = 'x' where id = 1";
+    let insert_row = "insert into t values (2, 'x')";
+    for (verb, blocking, line) in [
+        (load, lock_table, "preparing the load  waits"),
+        (load, insert_row, "loading public.t  2 rows  waits"),
+        (sync, lock_table, "preparing the sync  waits"),
+        (sync, change_row, "syncing public.t  2 rows  waits"),
+        (apply, lock_table, "applying t.ndjson  0 events  waits"),
+        (apply, insert_row, "applying t.ndjson  0 events  waits"),
+    ] {
+        let shell = format!("stty cols 200; \"$PGSPATE\" {verb} --to \"$DSN\"");
+        let Some(mut command) = on_terminal(&case, &shell) else { return };
+        case.db.run(
+            "truncate t; drop schema if exists pgspate cascade; insert into t values (1, 'o')",
+        );
+        let (runtime, holder) = session(&case.db.dsn());
+        runtime.block_on(holder.batch_execute(&format!("begin; {blocking}"))).unwrap();
+        let pid = runtime.block_on(holder.query_one("select pg_backend_pid()", &[])).unwrap();
+        let pid: i32 = pid.get(0);
+        let mut child = spawn(command.env("DSN", case.db.dsn()));
+        let mut stdout = child.stdout.take().unwrap();
+        let waits = format!("{line} for a lock of session {pid} (");
+        read_until(&mut stdout, &waits);
+        runtime.block_on(holder.batch_execute("rollback")).unwrap();
+        let mut rest = Vec::new();
+        stdout.read_to_end(&mut rest).unwrap();
+        assert_eq!(finish(child).status, Some(0), "{verb}: {}", String::from_utf8_lossy(&rest));
+    }
+}
+
 /// Returns the DSN without its password, and the password.
 fn without_password(dsn: &str) -> Option<(String, String)> {
     let (before, after) = dsn.split_once('@')?;
@@ -104,11 +156,7 @@ fn a_missing_password_is_asked_for_on_a_terminal_only() {
         let Some(mut command) = on_terminal(&case, shell) else { return };
         let mut child = spawn(command.env("DSN", &dsn));
         let (mut stdin, mut stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        let (mut said, mut byte) = (Vec::new(), [0]);
-        while !said.ends_with(b"Password for user postgres: ") {
-            assert_eq!(stdout.read(&mut byte).unwrap(), 1, "{}", String::from_utf8_lossy(&said));
-            said.push(byte[0]);
-        }
+        let mut said = read_until(&mut stdout, "Password for user postgres: ");
         writeln!(stdin, "{typed}").unwrap();
         stdout.read_to_end(&mut said).unwrap();
         let Run { status: ended, .. } = finish(child);

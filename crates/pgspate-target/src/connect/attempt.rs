@@ -55,7 +55,10 @@ pub(super) async fn connect<Q: SessionQuery>(
     let mut failures = Vec::new();
     for &wanted in session_types {
         match search_servers(dsn, application_name, wanted, query).await {
-            Ok(connected) => return Ok(connected),
+            Ok((connection, answer)) => {
+                dsn.note_session(&connection);
+                return Ok((connection, answer));
+            }
             Err(SearchEnd::Unusable(error)) => return Err(error),
             Err(SearchEnd::AllFailed(latest)) => failures = latest,
         }

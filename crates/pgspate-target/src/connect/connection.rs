@@ -231,6 +231,11 @@ impl Connection {
         let _ = self.client.batch_execute(&sql).await;
     }
 
+    /// Returns the state of the connection's messages.
+    pub(super) fn traffic(&self) -> &ConnectionTraffic {
+        &self.traffic
+    }
+
     /// Returns whether the connection has ended or was abandoned.
     pub fn is_closed(&self) -> bool {
         self.client.is_closed() || self.traffic.abandon_reason().is_some()

@@ -10,8 +10,10 @@ use std::time::Duration;
 use tokio_postgres::config::ChannelBinding;
 use tokio_postgres::error::SqlState;
 
+use super::connection::Connection;
 use super::environment::Environment;
 use super::host::{self, Endpoint, Host};
+use super::lock_watch::WatchedSessions;
 use super::parameters::ConnectionParameters;
 use super::passfile::{self, PasswordLookup};
 use super::tls::TlsSetup;
@@ -41,6 +43,8 @@ pub struct Dsn {
     /// `None` for sessions that no guard watches.
     pub(super) stall_timeout: Option<Duration>,
     pub(super) options: Option<String>,
+    /// The list to which sessions are added that are opened with these parameters.
+    watched_sessions: Option<WatchedSessions>,
     warnings: Vec<String>,
 }
 
@@ -134,6 +138,7 @@ impl Dsn {
             timeouts: timeouts(&settings)?,
             stall_timeout: Some(STALL_TIMEOUT),
             options: options(&settings, env),
+            watched_sessions: None,
             shared_tls: Arc::default(),
             pooler_is_usable: Arc::default(),
             settings,
@@ -197,6 +202,7 @@ impl Dsn {
         }
         dsn.hosts = vec![host];
         dsn.pooler_is_usable = Arc::default();
+        dsn.watched_sessions = None;
         dsn
     }
 
@@ -218,6 +224,18 @@ impl Dsn {
     /// Returns these parameters for sessions that no guard watches.
     pub(super) fn without_stall_guard(&self) -> Dsn {
         Dsn { stall_timeout: None, ..self.clone() }
+    }
+
+    /// Returns these parameters for sessions that are added to a list.
+    pub(super) fn watched_by(&self, sessions: WatchedSessions) -> Dsn {
+        Dsn { watched_sessions: Some(sessions), ..self.clone() }
+    }
+
+    /// Adds an open session to the list of watched sessions, if these parameters have one.
+    pub(super) fn note_session(&self, connection: &Connection) {
+        if let Some(sessions) = &self.watched_sessions {
+            sessions.add(connection.backend_pid(), connection.traffic().clone());
+        }
     }
 
     /// Returns how long opening a session may take.

@@ -15,6 +15,7 @@ mod framing;
 mod guard;
 mod host;
 mod keyword;
+mod lock_watch;
 mod parameters;
 mod passfile;
 mod pooler;
@@ -35,6 +36,7 @@ pub use dsn::{Dsn, STALL_TIMEOUT};
 pub use environment::Environment;
 #[doc(hidden)]
 pub use framing::parse_server_headers;
+pub use lock_watch::{LockWatch, describe_session_sql};
 pub use replication::ReplicationSession;
 
 use tokio_postgres::Client;

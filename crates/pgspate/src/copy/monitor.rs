@@ -8,6 +8,7 @@ use super::session_registry::SessionRegistry;
 use super::shared::SharedRun;
 use super::{Commit, Waiting};
 use pgspate_target::TypedQuery;
+use pgspate_target::connect::describe_session_sql;
 
 /// Time between two queries. Short loads end before the first query.
 const POLL_INTERVAL: Duration = Duration::from_millis(400);
@@ -15,7 +16,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(400);
 /// Time after which an unanswered query is given up.
 const POLL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// One row for each backend of a lane. Columns:
+/// Returns SQL with one row for each backend of a lane. Columns:
 /// - the backend's state,
 /// - its wait event type,
 /// - its wait event,
@@ -24,18 +25,19 @@ const POLL_TIMEOUT: Duration = Duration::from_secs(2);
 /// - whether the backend's statement has failed: the transaction has ended, but a COPY stays active
 ///   until the client stops sending,
 /// - the sessions, other than lanes, that hold the lock that the backend waits for.
-const BACKENDS: &str = "\
-select coalesce(state, ''), coalesce(wait_event_type, ''), coalesce(wait_event, ''),
-       coalesce(wait_event_type = 'Lock' and wait_event not in ('extend', 'page')
-                and pg_blocking_pids(pid) operator(pg_catalog.&&) $1, false),
-       coalesce(state = 'active' and xact_start is null, false),
-       case when wait_event_type = 'Lock' and wait_event not in ('extend', 'page') then (
-           select string_agg(format('session %s (%s)', b.pid,
-                                    concat_ws(', ', quote_literal(nullif(b.application_name, '')),
-                                              'role ' || b.usename, b.state)), ', ')
-           from pg_stat_activity b
-           where b.pid = any(pg_blocking_pids(a.pid)) and b.pid <> all($1)) end
-from pg_stat_activity a where pid = any($1)";
+fn backends_sql() -> String {
+    format!(
+        "select coalesce(state, ''), coalesce(wait_event_type, ''), coalesce(wait_event, ''), \
+                coalesce(wait_event_type = 'Lock' and wait_event not in ('extend', 'page') \
+                         and pg_blocking_pids(pid) operator(pg_catalog.&&) $1, false), \
+                coalesce(state = 'active' and xact_start is null, false), \
+                case when wait_event_type = 'Lock' and wait_event not in ('extend', 'page') then ( \
+                    select string_agg({}, ', ') from pg_stat_activity b \
+                    where b.pid = any(pg_blocking_pids(a.pid)) and b.pid <> all($1)) end \
+         from pg_stat_activity a where pid = any($1)",
+        describe_session_sql("b")
+    )
+}
 
 /// Time between two cancel requests. A statement may begin after a cancel request has arrived, so
 /// requests are repeated.
@@ -120,7 +122,7 @@ impl<'a> Monitor<'a> {
     async fn poll_backends(&self) -> Option<Option<Waiting>> {
         let client = &self.shared.job.control_connection.as_ref()?.client;
         let pids = self.sessions.pids();
-        let rows = client.fetch_all(BACKENDS, &[&pids]).await.ok()?;
+        let rows = client.fetch_all(&backends_sql(), &[&pids]).await.ok()?;
         let mut events: Vec<Waiting> = Vec::new();
         for row in &rows {
             let (state, kind, event): (&str, &str, &str) = (row.get(0), row.get(1), row.get(2));
@@ -132,11 +134,8 @@ impl<'a> Monitor<'a> {
             if row.get(3) && self.shared.job.commit == Commit::AtEnd {
                 self.shared.lanes_conflict.store(true, Relaxed);
             }
-            let blocker: Option<String> = row.get(5);
-            if let Some(blocker) = blocker {
-                events.push(Waiting::Lock(blocker.clone()));
+            if let Some(blocker) = row.get(5) {
                 self.shared.note_blocker(blocker);
-                continue;
             }
             match (state, kind) {
                 ("active", "") => events.push(Waiting::Server("CPU".to_owned())),

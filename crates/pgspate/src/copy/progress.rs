@@ -81,8 +81,6 @@ pub enum Waiting {
     Network,
     /// The server. The text is the backends' wait event, or `CPU`.
     Server(String),
-    /// A lock. The text describes the session that holds it.
-    Lock(String),
 }
 
 /// The progress at one moment.

@@ -50,7 +50,8 @@ use pgspate_target::{SessionSettings, TargetTable};
 pub struct LoadOptions {
     /// The sources, and how to read them.
     pub reading: reading::ReadingOptions,
-    /// The table's name in SQL. The default is the name of the first source.
+    /// The table's name in SQL. The default is the name of the sources, if it is the
+    /// same for all of them.
     pub table: Option<String>,
     /// Options of the plan, such as the number of lanes.
     pub plan: plan::PlanOptions,

@@ -9,6 +9,7 @@ use tokio_postgres::error::SqlState;
 
 use super::{InputOrigin, ReadingOptions, SniffedInputs, hint_encoding_name};
 use crate::fleet::FleetEntry;
+use crate::format::infer;
 use crate::job::ControlSession;
 use crate::numbers::counted;
 use crate::plan::RowRequest;
@@ -54,8 +55,8 @@ impl Survey {
     /// # Errors
     /// [`ErrorKind::Source`] or [`ErrorKind::Format`] if an input cannot be read or its format is
     /// not detected. [`ErrorKind::Connect`] if the server cannot be reached, [`ErrorKind::Server`]
-    /// if a query fails. [`ErrorKind::Usage`] if the table's name is invalid, or if the table is in
-    /// the ledger's schema.
+    /// if a query fails. [`ErrorKind::Usage`] if the table's name is missing or invalid, or if the
+    /// table is in the ledger's schema.
     pub(crate) fn take(
         options: &ReadingOptions,
         table: Option<&str>,
@@ -67,7 +68,7 @@ impl Survey {
     ) -> Result<Survey> {
         let dsn = dsn.with_stall_timeout(limits.stall_timeout);
         let (inputs, skipped) = resolve_inputs(options, runtime)?;
-        let name = table_name(table, &inputs);
+        let name = table_name(table, &inputs)?;
         let lock_timeout_millis = FIRST_LOCK_TIMEOUT_MILLIS;
         let query = SurveyQuery { table: &name, lock_timeout_millis, limits: &limits, is_for_load };
         let application_name = if is_for_load { "pgspate load" } else { "pgspate sync" };
@@ -355,13 +356,27 @@ async fn decode_name(
     Ok(row.map_err(|error| hint_encoding_name(failed(error), encoding))?.get(0))
 }
 
-/// Returns the table's name: the user's name, or a name made from the first input's name.
-fn table_name(user_name: Option<&str>, inputs: &[Input]) -> String {
-    let derived = || {
-        let first = inputs.first().map_or("data", Input::name);
-        pgspate_target::quote_ident(&crate::format::infer::table_name(first)).into_owned()
-    };
-    user_name.map_or_else(derived, str::to_owned)
+/// Returns the table's name: the user's name, or the one that the names of all inputs give.
+///
+/// # Errors
+/// [`ErrorKind::Usage`] if the names of the inputs give different names.
+fn table_name(user_name: Option<&str>, inputs: &[Input]) -> Result<String> {
+    if let Some(name) = user_name {
+        return Ok(name.to_owned());
+    }
+    let derive = |name| pgspate_target::quote_ident(&infer::table_name(name)).into_owned();
+    let first = derive(inputs.first().map_or("data", Input::name));
+    let mut others = inputs.iter().map(|input| derive(input.name()));
+    match others.find(|other| *other != first) {
+        None => Ok(first),
+        Some(other) => {
+            let message = format!(
+                "no table is named, and the names of the sources are those of several tables: \
+                 {first}, {other}"
+            );
+            Err(Error::new(ErrorKind::Usage, message).hint("Name the table with `--table`."))
+        }
+    }
 }
 
 /// Query for the number of free connections, without those that the server reserves for superusers

@@ -146,7 +146,12 @@ impl<'a> SyncAttempts<'a> {
         let found = join_all(finding).await.into_iter().collect::<Result<Vec<_>>>()?;
         if sync.options.is_check {
             roll_back(sessions).await;
-            return self.report(&found).await;
+            let mut report = self.report(&found).await?;
+            if let Err(refusal) = check_max_delete(sync, &report) {
+                let why = refusal.messages().join(": ");
+                report.warnings.push(format!("without `--check`, this sync is refused: {why}"));
+            }
+            return Ok(report);
         }
         let all = SyncReport::of_parts(self.done.iter().flatten().chain(&found));
         check_max_delete(sync, &all)?;

@@ -64,7 +64,8 @@ use transactions::{CommittedTransactions, TransactionSplit};
 pub struct SyncOptions {
     /// The source, and how to read it.
     pub reading: reading::ReadingOptions,
-    /// The table's name in SQL. The default is the name of the first source.
+    /// The table's name in SQL. The default is the name of the sources, if it is the
+    /// same for all of them.
     pub table: Option<String>,
     /// Create the table if it is missing.
     pub create: bool,
