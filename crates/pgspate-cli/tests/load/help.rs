@@ -76,8 +76,7 @@ fn help_lists_all_options() {
 
     Options:
       -t, --table <TABLE>
-              Write into this table, spelled as in SQL [default: the name of the first
-          … source]
+              Write into this table, spelled as in SQL [default: the name of the source]
 
           --to <DSN>
               Connect to this URL or key=value; by default PG* variables, else the embedded

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::growing_folders::{BIG_ROWS, assert_big, block_at, kill, put_big};
-use crate::support::LoadCase;
+use crate::support::{LoadCase, wait_until};
 
 /// The number of files.
 const FILES: u64 = 4;
@@ -52,10 +52,13 @@ fn an_interrupted_load_continues_with_another_number_of_lanes() {
         let case = new_case();
         let blocked_row = BIG_ROWS + BIG_ROWS / 2;
         let (child, release) = block_at(&case, blocked_row, &format!("--commit chunk {first}"));
+        let chunks = "select count(*) from pgspate.ledger";
+        wait_until("a chunk is committed", || case.value(chunks) != "0");
         kill(child);
         release();
         let run = case.load(&format!("in --format csv --table t --commit chunk {second}"));
-        assert!(run.success().contains("resuming job 1 of "));
+        let said = run.success();
+        assert!(said.contains("resuming job 1 of "), "{said}");
         assert_big(&case, FILES);
     }
 }

@@ -46,6 +46,22 @@ fn a_missing_table_is_refused() {
 }
 
 #[test]
+fn sources_of_several_names_need_a_table() {
+    let case = LoadCase::new("create table jan (id int)");
+    case.put("in/jan.csv", "id\n1\n");
+    case.put("in/feb.csv", "id\n2\n");
+    assert_snapshot!(case.refusal("in"), @"
+    error: no table is named, and the names of the sources are those of several tables:
+          … feb, jan
+
+    hint: Name the table with `--table`.
+    ");
+    case.put("more/jan.csv", "id\n3\n");
+    case.load("in/jan.csv more/jan.csv").success();
+    assert_eq!(case.rows("jan"), ["(1)", "(3)"]);
+}
+
+#[test]
 fn targets_that_are_not_tables_are_refused() {
     let case = case_with_rows();
     case.db.run("create view v as select * from t; create sequence s; create index i on t (id)");

@@ -30,6 +30,11 @@ fn a_sync_that_deletes_too_many_rows_is_refused() {
 
     hint: `--check` shows examples. Raise `--max-delete` if the deletion is intended.
     ");
+    let check = sync(&case, "t.csv --scope all --check");
+    assert_eq!(check.status, Some(1));
+    let last = check.stderr.lines().last().unwrap();
+    let why = "8 of 10 rows of the scope (80.0%) would be deleted; --max-delete allows 50%";
+    assert_eq!(last, format!("warning: without `--check`, this sync is refused: {why}"));
     assert_eq!(counts(&case, "t.csv --scope all --max-delete 80%"), [0, 0, 8, 2]);
 }
 
