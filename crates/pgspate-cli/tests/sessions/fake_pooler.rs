@@ -1,7 +1,7 @@
 //! A small connection pooler between the command and the server.
 //!
 //! Each client logs in over a new connection to the server. Then the connection goes into the pool,
-//! or the client keeps the connection.
+//! or the client keeps the connection, which an earlier client has used.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -176,6 +176,9 @@ impl Pool {
                 *clients += 1;
                 message[5..9].copy_from_slice(&(1_000_000_000 + *clients).to_be_bytes());
             }
+            if message[0] == b'Z' && self.pooling == Pooling::Session {
+                use_before(&mut read, &mut write).await?;
+            }
             client.write_all(&message).await?;
             match message[0] {
                 b'R' if !matches!(message[8], 0 | 12) => {
@@ -204,6 +207,19 @@ impl Pool {
             }
         })
     }
+}
+
+/// Uses a connection as an earlier client of a pooler would: with a temporary table.
+async fn use_before(
+    read: &mut (impl AsyncRead + Unpin),
+    write: &mut (impl AsyncWrite + Unpin),
+) -> io::Result<()> {
+    for sql in ["create temporary table earlier as select 1 as n", "discard all"] {
+        let length = i32::try_from(sql.len() + 5).unwrap();
+        write.write_all(&[b"Q", &length.to_be_bytes()[..], sql.as_bytes(), b"\0"].concat()).await?;
+        while read_message(read).await?[0] != b'Z' {}
+    }
+    Ok(())
 }
 
 /// Reads a packet without a type byte, with which a connection begins.

@@ -84,13 +84,13 @@ impl StageTable {
     /// Creates the stage in a session. The table whose columns it has may be locked.
     pub(crate) async fn create_in(&self, client: &Client, limits: &WaitLimits) -> Result<()> {
         let failed = server_error("could not create a temporary table to stage rows in".to_owned());
-        let sql = format!(
-            "{}; set temp_buffers = '{}'; {}",
-            limits.lock_timeout_sql(),
-            self.temp_buffers,
-            self.create.join("; ")
+        let sql = format!("{}; {}", limits.lock_timeout_sql(), self.create.join("; "));
+        let (_, created) = tokio::join!(
+            biased;
+            set_temp_buffers(client, self.temp_buffers),
+            client.batch_execute(&sql)
         );
-        client.batch_execute(&sql).await.map_err(|error| {
+        created.map_err(|error| {
             let is_forbidden = error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE);
             let error = failed(error);
             match is_forbidden {
@@ -102,6 +102,15 @@ impl StageTable {
             }
         })
     }
+}
+
+/// Sets the memory for pages of temporary tables, outside of a transaction.
+///
+/// Behind a pooler, an earlier session may have used temporary tables in the same backend. Then the
+/// server refuses to change the memory, and it stays as it is. That is no error. A lost connection
+/// fails the next statement.
+pub(crate) async fn set_temp_buffers(client: &Client, size: &str) {
+    let _ = client.batch_execute(&format!("set temp_buffers = '{size}'")).await;
 }
 
 /// Adds a hint to an error about temporary space: how much was staged, and which setting to change.

@@ -9,7 +9,7 @@ use super::{ApplyCounts, WriterSettings};
 use crate::Result;
 use crate::apply::route::ApplyTable;
 use crate::apply::write::statements;
-use crate::stage::{TEMP_BUFFERS, planner};
+use crate::stage::{TEMP_BUFFERS, planner, set_temp_buffers};
 use pgspate_target::connect::Connection;
 use pgspate_target::{COMMITS_WAIT, TypedQuery, find_definition_mark_sql, users_path_sql};
 
@@ -167,13 +167,13 @@ impl WriterSession {
             may_return_merged: version >= MERGE_RETURNING_VERSION,
         };
         let sql = format!(
-            "{}; {}; set temp_buffers = '{TEMP_BUFFERS}'; {}; {PLAN_ONCE}; \
-             {READ_COMMITTED}; {COMMITS_WAIT}",
+            "{}; {}; {}; {PLAN_ONCE}; {READ_COMMITTED}; {COMMITS_WAIT}",
             settings.limits.session_sql(),
             settings.value_settings,
             PLAN_BY_INDEX.replace("set local", "set")
         );
         // The source discards events that are reported as applied. So commits must reach the disk.
+        set_temp_buffers(&session.connection.client, TEMP_BUFFERS).await;
         session.run(&sql, "set up the session").await?;
         session.run(WRITE_SHARDS_IN_TURN, "set up the session").await?;
         let row = session.connection.client.fetch_one(SERVER_SETTINGS, &[]).await;
