@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from . import _pgspate
+from ._errors import UsageError
 from ._options import command_arguments, constants_by_column, refuse_file_options
 from ._progress import progress_callback
 from ._report import Report
@@ -53,6 +54,9 @@ class Command(Generic[R_co]):
         """Runs the command and returns its report as a dict."""
         refuse_foreign_words(options)
         refuse_table_object(options.get("table"))
+        if self.classify is not None and options.get("table", "") is None:
+            hint = "Give its name as in SQL. Perhaps a variable is not set."
+            raise UsageError("the table is None", hint=hint)
         if self.check_options is not None:
             self.check_options(options)
         rest = dict(options)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from . import _pgspate
 from ._errors import BugError, PlanError, ServerError, UsageError
+from ._options import constants_by_column
 from ._report import counted
 
 # The columns of a table that are not generated: name, type, and for an array the type of its
@@ -173,14 +174,47 @@ def _find_table(connection: Any, table: str) -> Any:
     return row
 
 
-def run_sync_script(
-    connection: Any, script: dict[str, Any], rows: Iterable[Any]
+def sync_in_transaction(
+    connection: Any,
+    table: str,
+    columns: Sequence[str],
+    rows: Iterable[Any],
+    options: dict[str, Any],
+) -> dict[str, Any]:
+    """Syncs rows on the caller's connection, and returns the report. `options` are those of a sync.
+
+    Raises `PlanError` if the name means another table in the database that `options` name.
+    """
+    from ._calls import SYNC_SCRIPT
+
+    constants = constants_by_column(options.pop("set", None)) or {}
+    for column in constants:
+        if column in columns:
+            message = f'the rows have column "{column}", which `set=` names'
+            raise UsageError(message, hint="Leave it out of the rows, or out of `set=`.")
+    values = tuple(constants.values())
+    # Without rows there are no columns, and the engine takes those of the table.
+    if columns and values:
+        columns, rows = [*columns, *constants], ((*row, *values) for row in rows)
+    # The engine makes the script over another connection, where the name may mean another table.
+    table, oid = qualified_name_and_oid(connection, table)
+    script = SYNC_SCRIPT.run_to_dict([], {**options, "table": table, "columns": columns})
+    if script["oid"] != oid:
+        message = f"{table} is not the same table in the transaction and in the database of `bind`"
+        raise PlanError(message, hint="Give the same session as `bind` and as `within=`.")
+    others = set(_column_types(connection, oid)).difference(columns)
+    report = _run_sync_script(connection, script, rows, others)
+    return {**report, "insert_only": bool(options.get("insert_only"))}
+
+
+def _run_sync_script(
+    connection: Any, script: dict[str, Any], rows: Iterable[Any], others: set[str]
 ) -> dict[str, Any]:
     """Runs the statements of a sync on the caller's connection, and returns the report.
 
     `script` is the result of the engine's `sync_script`. Its statements run after a savepoint. An
     error undoes their writes, settings and temporary tables, and the caller's transaction can
-    continue.
+    continue. `others` are the table's columns that the rows do not have.
     """
 
     def run(sql: str) -> Any:
@@ -194,7 +228,7 @@ def run_sync_script(
         copy_rows(connection, script["stage"], script["columns"], rows)
         for sql in script["staged"]:
             run(sql)
-        report = _compare(run, script)
+        report = _compare(run, script, others)
         if not script["is_check"]:
             _write_differences(run, script, report)
         for sql in script["end"]:
@@ -204,20 +238,37 @@ def run_sync_script(
     return report
 
 
-def _compare(run: Any, script: dict[str, Any]) -> dict[str, Any]:
+def _count_outside_scope(run: Any, sql: str, others: set[str]) -> list[int]:
+    """Counts rows outside the scope. Raises `UsageError` for a column that the rows do not have."""
+    from sqlalchemy.exc import DBAPIError
+
+    try:
+        return list(run(sql).one())
+    except DBAPIError as error:
+        code = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
+        missing = sorted(name for name in others if f'"{name}"' in str(error.orig))
+        if code != "42703" or not missing:
+            raise
+        message = f'column "{missing[0]}" of the scope is not in the source'
+        hint = f'Give the rows of the source a value with `set={{"{missing[0]}": ...}}`.'
+        raise UsageError(message, hint=hint) from error
+
+
+def _compare(run: Any, script: dict[str, Any], others: set[str]) -> dict[str, Any]:
     """Compares the stage with the table, and returns the counts of rows as a report.
 
     Raises `PlanError` for rows that the sync must refuse, such as rows outside the scope.
     """
     rows = run(script["count_staged"]).scalar()
-    if rows == 0 and script["must_have_rows"]:
+    if rows == 0 and script["must_have_rows"] and not script["is_check"]:
         _pgspate.refuse_sync("empty", [])
     if script["rows_outside_scope"]:
-        counts = list(run(script["rows_outside_scope"]).one())
+        counts = _count_outside_scope(run, script["rows_outside_scope"], others)
         _pgspate.refuse_sync("rows_outside_scope", counts)
     if script["keys_in_other_scopes"]:
-        count = run(script["keys_in_other_scopes"]).scalar()
-        _pgspate.refuse_sync("keys_in_other_scopes", [count])
+        count, example = run(script["keys_in_other_scopes"]).one()
+        if count:
+            _pgspate.refuse_sync("keys_in_other_scopes", [count], [(example, 1)])
     for reason in ("duplicates", "table_duplicates"):
         duplicates = run(script[reason]).all() if script[reason] else []
         if duplicates:
@@ -227,11 +278,20 @@ def _compare(run: Any, script: dict[str, Any]) -> dict[str, Any]:
         run(sql)
     deleted, updated, inserted = run(script["count"]).one()
     kept = rows - inserted
-    if rows > 0 and not script["is_check"]:
-        percent = script["max_delete"]
-        _pgspate.refuse_sync("deletes", [deleted, deleted + kept], max_delete_percent=percent)
+    warnings = []
+    try:
+        if rows > 0:
+            percent = script["max_delete"]
+            _pgspate.refuse_sync("deletes", [deleted, deleted + kept], max_delete_percent=percent)
+        elif script["must_have_rows"]:
+            _pgspate.refuse_sync("empty", [])
+    except PlanError as refusal:
+        if not script["is_check"]:
+            raise
+        warnings = [f"without `check=True`, this sync is refused: {refusal.message}"]
     return {
         "table": script["table"],
+        "warnings": warnings,
         "rows_in": rows,
         "deleted": deleted,
         "updated": updated,

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ._errors import UsageError
 from ._report import counted
 
 if TYPE_CHECKING:
@@ -75,13 +76,16 @@ def progress_callback(
     progress: bool | Callable[[Progress], object], activity: str, total_rows: int | None
 ) -> Iterator[ProgressCallback | None]:
     """Yields the function that the engine calls with its progress, or None to show no progress."""
-    if progress is False:
+    if progress is False or progress is None:
         yield None
         return
     display: _TerminalLine | _NotebookBar | None = None
     show: Callable[[Progress], object]
     if callable(progress):
         show = progress
+    elif progress is not True:
+        message = f"`progress=` is of class {type(progress).__name__}"
+        raise UsageError(message, hint="Give True, or a function of a `Progress`.")
     elif _in_notebook():
         show = display = _NotebookBar(activity)
     elif sys.stderr.isatty():

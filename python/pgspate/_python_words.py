@@ -47,7 +47,8 @@ _PLACEHOLDER = re.compile(r"[A-Z][A-Z_]*|.*\.\.\.", re.DOTALL)
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 # Words for what a shell does and a program does not.
 _SHELL_WORDS = [
-    (re.compile(r"\b([Tt])he same command, run again"), r"\1he same call, made again"),
+    (re.compile(r"\b([Tt])he same command( without `[^`]+`)?, run again"),
+     r"\1he same call\2, made again"),
     (re.compile(r"\bThe same command\b"), "The same call"),
     (re.compile(r"\bRun the (same )?command\b"), r"Make the \1call"),
     (re.compile(r"\brun the (same )?command\b"), r"make the \1call"),

@@ -94,7 +94,7 @@ class LoadReport(Report):
         lanes: Connections that sent rows.
         chunks: Chunks of the input.
         job: Number of the load's job in the ledger, if it has one.
-        seconds: Seconds from the first byte to the last commit.
+        seconds: Seconds from the begin of reading to the last commit.
         stages: Busy seconds of all lanes together, by stage.
         wal_bytes: WAL that the whole server wrote during the load, other sessions included.
         rebuilt: Indexes, foreign keys and table options that were restored after the load, by kind
@@ -170,11 +170,13 @@ class SyncReport(Report):
             servers store the rows.
         deleted: Rows of the scope that were deleted, because the source does not have them.
         changes_kept_out: Inserts, updates and deletes that triggers kept out.
-        unchanged: Rows that were equal already and were not written.
+        unchanged: Rows that were equal already and were not written; with `insert_only`, rows whose
+            keys the table had, which were not compared.
         rows_known: Unchanged rows that were not staged, because the table was read ahead.
         sessions: Sessions that shared the scopes, each with its own transaction.
         transactions: Number of transactions of a session, one after another.
         is_check: Whether the sync was a check, which writes nothing.
+        insert_only: Whether rows were only inserted, with ``insert_only=``.
         examples: Keys of rows to insert, to update and to delete; only for a check.
         stage_seconds: Seconds for copying the source into the stage.
         write_seconds: Seconds for comparing and writing.
@@ -215,6 +217,7 @@ class SyncReport(Report):
     sessions: int = 1
     transactions: int = 1
     is_check: bool = False
+    insert_only: bool = False
     examples: dict[str, list[str]] = field(default_factory=dict)
     stage_seconds: float = 0.0
     write_seconds: float = 0.0
@@ -243,6 +246,8 @@ class SyncReport(Report):
         inserted = "to insert" if self.is_check else "inserted"
         updated = "to update" if self.is_check else "updated"
         deleted = "to delete" if self.is_check else "deleted"
+        if self.insert_only:
+            return f"{self.table}: {self.inserted:,} {inserted}, {self.unchanged:,} not compared"
         return (
             f"{self.table}: {self.inserted:,} {inserted}, {self.updated:,} {updated}, "
             f"{self.deleted:,} {deleted}, {self.unchanged:,} unchanged"

@@ -21,9 +21,8 @@ from . import _calls, _pgspate
 from ._caller_transaction import (
     RowCounts,
     copy_rows,
-    qualified_name_and_oid,
     refuse_other_objects,
-    run_sync_script,
+    sync_in_transaction,
 )
 from ._errors import PlanError, UsageError
 from ._mapper_values import (
@@ -289,14 +288,7 @@ def sync(
         columns, tuples = model_table.columns_and_tuples(_checked_rows(rows, "sync"))
     if within is None or connection is None:
         return _calls.sync(tuples, table, columns=columns or None, **sync_options)
-    # The engine makes the script over another connection, where the name may mean another table.
-    table, oid = qualified_name_and_oid(connection, table)
-    sync_options.update(table=table, columns=columns)
-    script = _calls.SYNC_SCRIPT.run_to_dict([], sync_options)
-    if script["oid"] != oid:
-        message = f"{table} is not the same table in the transaction and in the database of `bind`"
-        raise PlanError(message, hint="Give the same session as `bind` and as `within=`.")
-    report = run_sync_script(connection, script, tuples)
+    report = sync_in_transaction(connection, table, columns, tuples, sync_options)
     if hasattr(within, "expire_all"):
         within.expire_all()
     return SyncReport._from_dict(report)

@@ -27,7 +27,7 @@ use crate::rows::RowFault;
 /// How often the calling thread checks for signals and requests.
 const POLL: Duration = Duration::from_millis(20);
 /// How often progress is shown.
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
+pub(crate) const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 // The stages of a call.
 /// The engine has not written yet.
@@ -93,7 +93,10 @@ impl<W: CallWatch> CallState<W> {
 
     /// Returns `dsn` for sessions whose locks the progress names, if the call shows its progress.
     pub(crate) fn watch_locks(&self, dsn: Dsn, runtime: &Handle) -> Dsn {
-        self.locks.as_ref().map_or_else(|| dsn.clone(), |locks| locks.start(&dsn, runtime))
+        match &self.locks {
+            Some(locks) => locks.start(&dsn, runtime),
+            None => dsn,
+        }
     }
 
     /// Runs `future`. Fails if the caller abandons the call: then `future` ends between any two of
@@ -332,6 +335,11 @@ impl CallWatch for apply::ApplyWatch {
         let arguments = (events, bytes, rejected, 1, waiting, phase, bytes, None::<u64>);
         progress.call1(arguments).map(drop)
     }
+}
+
+/// Calls the Python function `progress` while the first rows are read, before the engine starts.
+pub(crate) fn show_reading(progress: &Bound<'_, PyAny>) -> PyResult<()> {
+    progress.call1((0, 0, 0, 0, "source", None::<&str>, 0, None::<u64>)).map(drop)
 }
 
 /// Describes a lock that a call waits for.

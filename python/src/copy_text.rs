@@ -46,7 +46,7 @@ impl CopyText {
         let others = OtherKeys::NotNamed("Leave the key out.");
         let columns = NamedColumns { names: columns, others };
         let (mut rows, _) =
-            PythonRows::read_ahead(data, "rows", true, Some(columns), &queue, &end)?;
+            PythonRows::read_ahead(data, "rows", true, Some(columns), &queue, &end, None)?;
         let target = |ty| Some(BatchTarget { ty: pg_type(ty), guessed_type: None });
         let targets: Vec<_> = types.into_iter().map(target).collect();
         rows.begin(py, &targets)?;

@@ -88,7 +88,7 @@ impl FrameRows {
         let names = names.map(|(name, _)| name.clone()).collect();
         let names = NamedColumns { names, others: OtherKeys::Ignored };
         let (rows, row_batches) =
-            PythonRows::read_ahead(data, name, false, Some(names), queue, end)?;
+            PythonRows::read_ahead(data, name, false, Some(names), queue, end, None)?;
         let arrow = Arc::new(arrow_batches(table, name, true)?);
         let (row_schema, arrow_schema) = (row_batches.schema(), arrow.schema());
         let fields = merge(is_arrow, arrow_schema.fields(), row_schema.fields());

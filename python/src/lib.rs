@@ -117,8 +117,8 @@ fn sync_script<'py>(
 /// that belong to the reason.
 ///
 /// The reasons are `rows_outside_scope`, `keys_in_other_scopes`, `duplicates`, `table_duplicates`,
-/// `deletes`, `cascades` and `empty`. Only duplicates and `cascades` have examples: keys of rows,
-/// and names of foreign keys. `max_delete_percent` is for `deletes`.
+/// `deletes`, `cascades` and `empty`. Those about keys have examples: keys of rows; `cascades` has
+/// names of foreign keys. `max_delete_percent` is for `deletes`.
 #[pyfunction]
 #[pyo3(signature = (reason, counts, examples = vec![], max_delete_percent = 100.0))]
 fn refuse_sync(
@@ -130,7 +130,10 @@ fn refuse_sync(
 ) -> PyResult<()> {
     let refusal = match (reason, counts.as_slice()) {
         ("rows_outside_scope", &[outside, taken]) => SyncRefusal::OutsideScope { outside, taken },
-        ("keys_in_other_scopes", &[taken]) => SyncRefusal::KeysInOtherScopes(taken),
+        ("keys_in_other_scopes", &[keys]) => {
+            let example = examples.into_iter().next().map(|(key, _)| key).unwrap_or_default();
+            SyncRefusal::KeysInOtherScopes { keys, example }
+        }
         ("duplicates", &[keys]) => SyncRefusal::DuplicateSourceKeys { keys, examples },
         ("table_duplicates", &[keys]) => SyncRefusal::DuplicateTableKeys { keys, examples },
         ("deletes", &[deleted, all]) => {

@@ -77,7 +77,7 @@ pub(crate) trait RowCommandOptions: Sized {
             set_constants(constants, &mut options.reading().rows)?;
         }
         let queue = BatchQueue::with_capacity(ROW_BATCHES);
-        let rows = set_data(data, options.reading(), &queue, call.3.get())?;
+        let rows = set_data(data, options.reading(), &queue, call.3.get(), call.2.as_ref())?;
         let (to, caller) = call.into_caller(rows, queue);
         Ok((options, to, caller))
     }
@@ -113,11 +113,12 @@ const OTHER_KEYS_HINT: &str =
     "Name the key in `columns=`. To ignore such keys, pass `ignore_unknown=True`.";
 
 /// Sets the data in the engine's options. For rows of Python, returns the rows.
-fn set_data(
-    data: CallData<'_>,
+fn set_data<'py>(
+    data: CallData<'py>,
     options: &mut reading::ReadingOptions,
     queue: &BatchQueue<RecordBatch>,
     stop: &Stop,
+    progress: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Option<FrameRows>> {
     let CallData(kind, data, name) = data;
     let (rows, batches): (_, Arc<dyn ProgramBatches>) = match kind.as_str() {
@@ -137,8 +138,9 @@ fn set_data(
             options.rows.ignore_unknown &= columns.is_none();
             let columns = columns.map(|names| NamedColumns { names, others });
             let is_stream = kind == "rows" && !is_list(&data);
-            let (rows, batches) =
-                PythonRows::read_ahead(&data, &name, is_stream, columns, queue, &stop.end)?;
+            let (rows, batches) = PythonRows::read_ahead(
+                &data, &name, is_stream, columns, queue, &stop.end, progress,
+            )?;
             (Some(FrameRows::of_rows(rows)), Arc::new(batches))
         }
         "frame" => {

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Instant;
 
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::{Schema, SchemaRef};
@@ -15,7 +16,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyIterator, PyTuple};
 
 use crate::batch_queue::{Batch, BatchQueue};
-use crate::call::{CallEnd, MakeBatches};
+use crate::call::{CallEnd, MakeBatches, PROGRESS_INTERVAL, show_reading};
 use crate::column::ColumnWriter;
 use crate::errors::to_exception;
 use crate::infer::infer_column_types;
@@ -71,6 +72,8 @@ pub(crate) struct PythonRows {
     rows_read: u64,
     /// What ends the call, also between two rows of a slow iterable.
     end: CallEnd,
+    /// Whether a batch ends early so that the calling thread can show the progress.
+    shows_progress: bool,
 }
 
 /// The engine's view of Python's rows. The rows come through the queue.
@@ -81,6 +84,7 @@ pub(crate) struct RowBatches {
     has_names: bool,
     types: Vec<(String, String)>,
     bytes: Option<u64>,
+    began: Instant,
     is_stream: bool,
     queue: BatchQueue<RecordBatch>,
 }
@@ -106,6 +110,10 @@ impl ProgramBatches for RowBatches {
         self.bytes
     }
 
+    fn began(&self) -> Option<Instant> {
+        Some(self.began)
+    }
+
     fn is_stream(&self) -> bool {
         self.is_stream
     }
@@ -117,6 +125,7 @@ impl ProgramBatches for RowBatches {
 
 impl PythonRows {
     /// Reads the first rows of an iterable. `is_stream` means that it can be iterated only once.
+    /// Meanwhile, calls the Python function `progress`.
     pub(crate) fn read_ahead<'py>(
         data: &Bound<'py, PyAny>,
         name: &str,
@@ -124,12 +133,19 @@ impl PythonRows {
         columns: Option<NamedColumns>,
         queue: &BatchQueue<RecordBatch>,
         end: &CallEnd,
+        progress: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<(PythonRows, RowBatches)> {
         let py = data.py();
+        let began = Instant::now();
+        let mut shown = began;
         let mut rows = data.try_iter()?;
         let mut ahead = VecDeque::new();
         for row in rows.by_ref().take(ROWS_AHEAD) {
             end.check().map_err(|error| to_exception(py, &error))?;
+            if let Some(progress) = progress.filter(|_| shown.elapsed() >= PROGRESS_INTERVAL) {
+                shown = Instant::now();
+                show_reading(progress)?;
+            }
             ahead.push_back(if is_stream { copy_row(row?)? } else { row? });
         }
         let are_columns_given = columns.is_some();
@@ -156,6 +172,7 @@ impl PythonRows {
             has_names,
             types,
             bytes,
+            began,
             is_stream,
             queue: queue.clone(),
         };
@@ -178,6 +195,8 @@ impl PythonRows {
             is_stream,
             rows_read,
             end: end.clone(),
+            // A list may be read again after a lost connection, and must be cut in the same way.
+            shows_progress: is_stream && progress.is_some(),
         };
         Ok((rows, batches))
     }
@@ -289,9 +308,15 @@ impl MakeBatches for PythonRows {
         let mut text = String::new();
         let mut block = Vec::with_capacity(BLOCK_ROWS);
         let mut is_done = false;
-        while rows < BATCH_ROWS && bytes < BATCH_BYTES && !is_done {
+        let began = self.shows_progress.then(Instant::now);
+        let is_late = || began.is_some_and(|began| began.elapsed() >= PROGRESS_INTERVAL);
+        while rows < BATCH_ROWS && bytes < BATCH_BYTES && !is_done && !(rows > 0 && is_late()) {
             let mut failed = None;
-            while block.len() < self.block_rows && !is_done && failed.is_none() {
+            while block.len() < self.block_rows
+                && !is_done
+                && failed.is_none()
+                && !(!block.is_empty() && is_late())
+            {
                 match self.next_row(py) {
                     None => is_done = true,
                     Some(row) => {

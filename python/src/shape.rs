@@ -461,13 +461,22 @@ fn is_text_or_bytes(row: &Bound<'_, PyAny>) -> bool {
 fn no_columns_error(row: &Bound<'_, PyAny>) -> PyResult<Error> {
     let class = row.get_type().name()?;
     let error = Error::new(ErrorKind::Usage, format!("a row of class {class} has no columns"));
-    Ok(error.hint(match is_text_or_bytes(row) {
-        true => {
-            "Give dicts, tuples, lists or dataclasses; a row of one column is `(value,)`. For the \
-             rows of a file, give the file's path."
+    let forms = "Give dicts, tuples, lists or dataclasses; a row of one column is `(value,)`.";
+    let error = error.hint(forms);
+    let more = [
+        ("model_dump", "Of models of pydantic, give `row.model_dump()`."),
+        ("__attrs_attrs__", "Of classes of attrs, give `attrs.asdict(row)`."),
+        ("_sa_instance_state", "`pgspate.sqlalchemy.load` takes objects of SQLAlchemy's models."),
+    ];
+    if is_text_or_bytes(row) {
+        return Ok(error.hint_also("For the rows of a file, give the file's path."));
+    }
+    for (attribute, hint) in more {
+        if row.hasattr(attribute)? {
+            return Ok(error.hint_also(hint));
         }
-        false => "Give dicts, tuples, lists or dataclasses; a row of one column is `(value,)`.",
-    }))
+    }
+    Ok(error)
 }
 
 /// Returns the names of the fields of a record of numpy, and None for another row.

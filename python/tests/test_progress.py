@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import os
+import time
 
 import pytest
 
+import pgspate
 from pgspate._progress import progress_callback
 
 
@@ -50,3 +52,55 @@ def test_the_width_is_known_without_a_terminal(monkeypatch):
         assert show is not None
         show(1, 1, 0, 1, None, None, 0, None)
     assert terminal.getvalue().startswith("\rloading " + "x" * 31 + "\x1b[K")
+
+
+@pytest.mark.parametrize("count", [4, 1004])
+def test_progress_is_shown_while_an_iterable_waits(db, dsn, count):
+    def slow_rows():
+        for number in range(count):
+            if number < 2 or number >= 1002:
+                time.sleep(0.3)
+            yield {"a": number}
+
+    seen: list[pgspate.Progress] = []
+    report = pgspate.load(slow_rows(), "t", create=True, to=dsn, progress=seen.append)
+    assert report.rows_written == count
+    assert report.seconds > 0.6
+    assert len(seen) >= 2 and seen[0].waiting == "source"
+
+
+def test_the_source_is_what_a_slow_reader_is_waited_for(dsn):
+    pa = pytest.importorskip("pyarrow")
+
+    def batches():
+        for number in range(3):
+            time.sleep(1)
+            yield pa.record_batch({"a": [number]})
+
+    seen: list[pgspate.Progress] = []
+    reader = pa.RecordBatchReader.from_batches(pa.schema([("a", pa.int64())]), batches())
+    pgspate.load(reader, "t", create=True, to=dsn, progress=seen.append)
+    assert "source" in {progress.waiting for progress in seen}
+    assert "network" not in {progress.waiting for progress in seen}
+
+
+def test_the_holder_of_a_lock_is_named(db, dsn):
+    import psycopg
+
+    db.execute("create table t (a int)")
+    waiting: list[str] = []
+    with psycopg.connect(dsn) as holder:
+        holder.execute("lock table t in access exclusive mode")
+
+        def see(progress: pgspate.Progress) -> None:
+            if progress.waiting and progress.waiting.startswith("a lock of "):
+                waiting.append(progress.waiting)
+                holder.rollback()
+
+        pgspate.load([{"a": 1}], "t", to=dsn, progress=see)
+        assert waiting[0].startswith(f"a lock of session {holder.info.backend_pid} (")
+
+
+def test_a_word_is_no_way_to_show_progress(dsn):
+    with pytest.raises(pgspate.UsageError, match="`progress=` is of class str"):
+        pgspate.load([{"a": 1}], "t", to=dsn, progress="yes")  # type: ignore[arg-type]

@@ -388,3 +388,31 @@ def test_a_type_writes_the_none_of_attributes_that_are_not_set(engine):
         # The first dict has no names at all, so this column is left to the table.
         values[0] = [{"id": 0}]
         assert written(load, dict) == [(None, "bolt", None), *by_session[1:]]
+
+
+@pytest.mark.parametrize("is_within", [False, True])
+def test_a_sync_gives_all_rows_a_value_for_the_scope(engine, is_within):
+    class Base(orm.DeclarativeBase):
+        pass
+
+    class Item(Base):
+        __tablename__ = "items"
+        id = orm.mapped_column(sa.Integer, primary_key=True)
+        tenant = orm.mapped_column(sa.Integer)
+
+    Base.metadata.create_all(engine)
+    rows = [{"id": 1}, {"id": 2}]
+    with orm.Session(engine) as session:
+        session.add_all([Item(id=1, tenant=5), Item(id=3, tenant=5), Item(id=4, tenant=6)])
+        session.commit()
+        options = {"scope": Item.tenant == 5, "within": session if is_within else None}
+        with pytest.raises(pgspate.UsageError, match='column "tenant" of the scope is not in'):
+            pgspate.sqlalchemy.sync(session, Item, rows, **options)
+        report = pgspate.sqlalchemy.sync(session, Item, rows, set={"tenant": 5}, **options)
+        assert (report.inserted, report.deleted, report.unchanged) == (1, 1, 1)
+        session.commit()
+        stored = session.execute(sa.select(Item.id, Item.tenant).order_by(Item.id)).all()
+        assert stored == [(1, 5), (2, 5), (4, 6)]
+        with pytest.raises(pgspate.UsageError, match='has column "tenant"|have column "tenant"'):
+            tenants = [{"id": 1, "tenant": 5}]
+            pgspate.sqlalchemy.sync(session, Item, tenants, set={"tenant": 5}, **options)

@@ -81,3 +81,16 @@ def test_no_delete_keeps_rows_and_insert_only_updates_none(meters, dsn):
     assert (report.inserted, report.updated, report.deleted) == (1, 0, 0)
     report = pgspate.sync(rows, "use", no_delete=True, to=dsn)
     assert (report.inserted, report.updated, report.deleted) == (0, 1, 0)
+
+
+def test_rows_that_are_only_inserted_are_not_called_unchanged(meters, dsn):
+    report = pgspate.sync([(1, 1, 7.0), (9, 1, 1.0)], "use", insert_only=True, to=dsn)
+    assert report.insert_only and "1 inserted, 1 not compared" in repr(report)
+
+
+def test_a_table_is_not_named_by_chance(dsn):
+    for call in (pgspate.load, pgspate.plan):
+        with pytest.raises(pgspate.UsageError, match="the table is None"):
+            call([{"a": 1}], None, create=True, to=dsn)
+    with pytest.raises(pgspate.UsageError, match="the table is None"):
+        pgspate.sync([{"a": 1}], None, scope="all", to=dsn)

@@ -126,11 +126,19 @@ impl ProgressLine {
             let updated_at = Instant::now();
             let mut speed =
                 ProgressRates { bytes: 0, stored: 0, updated_at, rate: 0.0, stored_rate: 0.0 };
+            let mut is_drawn = false;
             while !must_stop.load(Relaxed) {
-                draw_line(&line(&mut speed, locks.holders()));
+                let parts = line(&mut speed, locks.holders());
+                // Without a line, the terminal may have a prompt of another program.
+                if is_drawn || !parts.is_empty() {
+                    draw_line(&parts);
+                }
+                is_drawn = !parts.is_empty();
                 std::thread::park_timeout(INTERVAL);
             }
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
+            if is_drawn {
+                let _ = write!(std::io::stderr(), "\r\x1b[K");
+            }
         };
         ProgressLine { stop, thread: Some(std::thread::spawn(draw)) }
     }
@@ -197,9 +205,13 @@ fn render_stream(
 
 /// Says who holds the lock that the command waits for.
 fn lock_part(holders: &str) -> LinePart {
-    let waits = |who: &str| format!("waits for a lock of {who}");
-    let short = holders.split(" (").next().unwrap_or_default();
-    LinePart::new(1, waits(holders)).or(waits(short))
+    part_without_details(format!("waits for a lock of {holders}"))
+}
+
+/// Returns a part that a narrow terminal shows without the words in parentheses.
+fn part_without_details(text: String) -> LinePart {
+    let short = text.split(" (").next().unwrap_or_default().to_owned();
+    LinePart::new(1, text).or(short)
 }
 
 /// Formats a count and its noun: `1 event`, `1.23M events`.
@@ -263,7 +275,7 @@ fn render(
     }
     if let Some(phase) = &snapshot.phase {
         parts.extend((snapshot.rows > 0).then(|| rows(3)));
-        parts.push(LinePart::new(1, phase.as_str()));
+        parts.push(part_without_details(phase.clone()));
         parts.extend(timing.phase.map(|lasted| LinePart::new(2, clock(lasted))));
         return parts;
     }
@@ -384,6 +396,11 @@ mod tests {
         insta::assert_snapshot!(
             line(Some("writing 1200 differences")),
             @"syncing orders  12.4M rows  writing 1200 differences  00:05"
+        );
+        let waits = "exchange waits for a lock of session 7 ('psql', role meters, active)";
+        insta::assert_snapshot!(
+            line(Some(waits)),
+            @"syncing orders  12.4M rows  exchange waits for a lock of session 7  00:05"
         );
     }
 

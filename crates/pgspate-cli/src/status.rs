@@ -223,7 +223,9 @@ fn render(job: &JobStatus) -> String {
         (Some(finished), _) => format!("finished {finished}"),
         (None, Some(worker)) => format!("running in {worker}"),
         (None, None) if job.command == "fleet" => "unfinished; run its driver again".to_owned(),
-        (None, None) => "unfinished; run the same command again to continue".to_owned(),
+        (None, None) => {
+            "unfinished; run the same command again, without `--restart`, to continue".to_owned()
+        }
     };
     let age = job.age_seconds.map_or_else(String::new, |age| format!(", {} ago", long(age)));
     let from = match job.sources.as_slice() {

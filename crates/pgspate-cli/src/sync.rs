@@ -113,11 +113,14 @@ fn change_counts(report: &SyncReport, style: TerminalStyle) -> String {
     let (inserted, updated) = (thousands(inserted), thousands(updated));
     let (deleted, unchanged) = (thousands(deleted), thousands(unchanged));
     let all = thousands(report.rows_in);
+    if report.insert_only {
+        let written = if report.is_check { "to insert" } else { "inserted" };
+        return format!(
+            "{table}: {inserted} {written}; {unchanged} of {all} have keys of the table, and were \
+             not compared"
+        );
+    }
     match (report.is_check, report.is_same()) {
-        (true, true) if report.only_inserts => format!(
-            "{table}: nothing to insert; {} of the source are in the table, and were not compared",
-            plural(report.rows_in, "key")
-        ),
         (true, true) => format!("{table}: equal to the source, {}", plural(report.rows_in, "row")),
         (true, false) => format!(
             "{table}: {inserted} to insert, {updated} to update, {deleted} to delete; \

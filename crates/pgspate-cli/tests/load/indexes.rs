@@ -200,7 +200,8 @@ fn a_load_killed_after_the_drop_continues() {
     wait_until("its sessions are gone", || case.is_quiet());
     assert_snapshot!(redact_and_unfold(&run_status(&case, "").stdout), @r#"
     job 1  load [DIR]/t.csv into public.t
-      began [WHEN], [AGE] ago; unfinished; run the same command again to continue
+      began [WHEN], [AGE] ago; unfinished; run the same command again, without `--restart`,
+          … to continue
       0 rows in 0 chunks
       not put back: index "t_a", index "t_b", primary key "t_key"; run `pgspate status
           … --restore 1`

@@ -12,6 +12,7 @@ use tokio::runtime::Runtime;
 use tokio_postgres::Client;
 
 use crate::disk::Disk;
+use crate::growing_folders::{BIG_ROWS, assert_big, block_at, put_big};
 use crate::support::{LoadCase, Run, ask, finish, session, spawn, wait_until};
 
 fn send_signal(child: &Child, name: &str) {
@@ -327,4 +328,25 @@ fn the_hint_says_whether_the_role_or_the_database_is_out_of_connections() {
     case.db.run(&format!("drop database {name}"));
     case.db.run(&format!("drop role {name}"));
     assert!(database.contains("with `alter database"), "{database}");
+}
+
+/// With the flag, the rows that are committed would be loaded again.
+#[test]
+fn an_interrupted_restart_is_continued_without_the_flag() {
+    let case = LoadCase::new("create table t (id bigint, note text)");
+    (0..2).for_each(|file| put_big(&case, &format!("in/{file}"), file));
+    let flags = "--commit chunk --lanes 1";
+    let (child, release) = block_at(&case, BIG_ROWS + 3_000, &format!("{flags} --restart"));
+    let chunks = "select count(*) from pgspate.ledger";
+    wait_until("a chunk is committed", || case.value(chunks) != "0");
+    send_signal(&child, "-TERM");
+    let said = finish(child).stderr;
+    release();
+    let hint = "in the table; the same command without `--restart`, run again, loads the rest.";
+    assert!(said.contains(hint), "{said}");
+    let status = case.command(&["status", "--to", &case.db.dsn()]).output().unwrap();
+    let status = String::from_utf8(status.stdout).unwrap();
+    assert!(status.contains("again, without `--restart`, to continue"), "{status}");
+    case.load(&format!("in --format csv --table t --quiet {flags}")).success();
+    assert_big(&case, 2);
 }

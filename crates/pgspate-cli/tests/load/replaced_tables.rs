@@ -143,7 +143,7 @@ fn a_chunk_is_not_written_as_values_of_another_type() {
     error: could not load "t.csv" into public.t
       caused by: another session has changed the type of a column of the table meanwhile
 
-    hint: N rows are in the table. The same command, run again, encodes the rest for
+    hint: N rows are in the table; the same command, run again, encodes the rest for
           … the new type.
     "#);
     for _ in 0..2 {

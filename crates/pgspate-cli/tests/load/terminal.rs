@@ -98,14 +98,17 @@ fn the_line_names_the_session_whose_lock_a_command_waits_for() {
     let event = r#"{"op": "insert", "table": "t", "row": {"id": 2, "note": "b"}}"#;
     case.put("t.ndjson", format!("{event}\n"));
     let load = "load t.csv --restart --table t";
+    let replace = "load t.csv --restart --table t --replace=swap";
     let sync = "sync all.csv --scope all --table t";
     let apply = "apply t.ndjson";
     let lock_table = "lock table t in access exclusive mode";
+    let read_table = "lock table t in access share mode";
     let change_row = "update t set note = 'x' where id = 1";
     let insert_row = "insert into t values (2, 'x')";
     for (verb, blocking, line) in [
         (load, lock_table, "preparing the load  waits"),
         (load, insert_row, "loading public.t  2 rows  waits"),
+        (replace, read_table, "loading public.t  2 rows  exchange waits"),
         (sync, lock_table, "preparing the sync  waits"),
         (sync, change_row, "syncing public.t  2 rows  waits"),
         (apply, lock_table, "applying t.ndjson  0 events  waits"),

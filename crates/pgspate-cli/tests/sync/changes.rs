@@ -50,6 +50,9 @@ fn scope_by_syncs_the_scopes_of_the_source() {
 fn modes_and_scopes_choose_the_rows_to_write() {
     let case = new_case();
     case.put("t.csv", CHANGED_SOURCE);
+    let check = sync(&case, "t.csv --insert-only --check").stderr;
+    let counted = "public.t: 2 to insert; 3 of 5 have keys of the table, and were not compared";
+    assert!(check.contains(counted), "{check}");
     assert_eq!(counts(&case, "t.csv --insert-only"), [2, 0, 0, 3]);
     assert_eq!(counts(&case, "t.csv --no-delete"), [0, 1, 0, 4]);
     assert_eq!(counts(&case, "t.csv --scope all --max-delete 100%"), [0, 0, 9, 5]);

@@ -254,9 +254,11 @@ fn rows_outside_of_the_scope_are_refused() {
     assert_snapshot!(sync_and_expect_refusal(&case, "t.csv --scope-by kind"), @"
     error: could not sync public.t
       caused by: the source has 1 row with the key of a table row in a scope that the
-          … source does not have
+          … source does not have, such as (1)
 
-    hint: Add the columns of `--scope-by` to `--key`, or use `--scope all`.
+    hint: If the row has moved to another scope, give the source all rows of both scopes.
+          … Or use `--no-delete` in place of `--scope-by`, which updates the row. If a key
+          … is unique only within its scope, add the columns of `--scope-by` to `--key`.
     ");
     assert_eq!(case.value("select count(*) from t where kind = 'a'"), "10");
 }

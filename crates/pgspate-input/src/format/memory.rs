@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Instant;
 
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, RecordBatch};
@@ -71,6 +72,11 @@ pub trait ProgramBatches: Send + Sync + fmt::Debug {
 
     /// Returns the approximate number of bytes of the rows, if it is known.
     fn bytes(&self) -> Option<u64>;
+
+    /// Returns when the program began to read the rows, if it did so before the call of pgspate.
+    fn began(&self) -> Option<Instant> {
+        None
+    }
 
     /// Returns whether the rows can be read only once.
     fn is_stream(&self) -> bool;

@@ -53,6 +53,8 @@ pub struct Connection {
 #[derive(Debug, Clone, Default)]
 pub(super) struct SessionIdentity {
     pub(super) backend_pid: i32,
+    /// The server's address; empty for a Unix socket.
+    server_address: String,
     /// Whether there is a pooler: the backend's process id differs from the one in the protocol's
     /// key data.
     pub(super) is_pooled: bool,
@@ -133,6 +135,7 @@ impl Connection {
                     self.identity = SessionIdentity {
                         backend_pid,
                         is_pooled: ![announced_pid, 0].contains(&backend_pid),
+                        server_address: address.clone(),
                         backend: match backend_pid == announced_pid {
                             true => BackendId::Process(backend_pid, address),
                             false => BackendId::Unknown,
@@ -162,6 +165,11 @@ impl Connection {
     /// Returns the backend's process id, as in `pg_stat_activity.pid`; 0 if unknown.
     pub fn backend_pid(&self) -> i32 {
         self.identity.backend_pid
+    }
+
+    /// Returns the server's address as the server knows it; empty for a Unix socket.
+    pub(super) fn server_address(&self) -> &str {
+        &self.identity.server_address
     }
 
     /// Returns whether a pooler is between this session and the server.

@@ -234,7 +234,8 @@ impl Dsn {
     /// Adds an open session to the list of watched sessions, if these parameters have one.
     pub(super) fn note_session(&self, connection: &Connection) {
         if let Some(sessions) = &self.watched_sessions {
-            sessions.add(connection.backend_pid(), connection.traffic().clone());
+            let (pid, server) = (connection.backend_pid(), connection.server_address());
+            sessions.add(pid, server, connection.traffic());
         }
     }
 

@@ -21,14 +21,16 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 const SILENCE_MIN: Duration = Duration::from_secs(1);
 /// How long a look may take.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
+/// Pause after a look that failed. The server may be full or slow.
+const FAILURE_PAUSE: Duration = Duration::from_secs(10);
 
 /// Returns SQL that describes a session of `pg_stat_activity`: `session 77 ('psql', role meters,
 /// idle in transaction)`. `alias` names the row.
 pub fn describe_session_sql(alias: &str) -> String {
     format!(
-        "pg_catalog.format('session %s (%s)', {alias}.pid, \
-         pg_catalog.concat_ws(', ', pg_catalog.quote_literal(nullif({alias}.application_name, '')), \
-         'role ' || {alias}.usename, {alias}.state))"
+        "format('session %s (%s)', {alias}.pid, \
+                concat_ws(', ', quote_literal(nullif({alias}.application_name, '')), \
+                          'role ' || {alias}.usename, {alias}.state))"
     )
 }
 
@@ -46,14 +48,23 @@ pub(super) struct WatchedSessions(Arc<Mutex<Vec<WatchedSession>>>);
 #[derive(Debug)]
 struct WatchedSession {
     pid: i32,
+    /// The server's address; empty for a Unix socket.
+    server: String,
     traffic: ConnectionTraffic,
+}
+
+/// The backends of a run at one moment.
+struct RunBackends {
+    all: Vec<i32>,
+    /// The backends that have not answered for [`SILENCE_MIN`].
+    silent: Vec<i32>,
 }
 
 impl LockWatch {
     /// Starts to watch the sessions that are opened with the returned parameters. The watch ends
     /// when it is dropped.
     pub fn start(self: &Arc<LockWatch>, dsn: &Dsn, runtime: &Handle) -> Dsn {
-        runtime.spawn(look_again_and_again(Arc::downgrade(self), dsn.clone()));
+        runtime.spawn(watch_until_dropped(Arc::downgrade(self), dsn.clone()));
         dsn.watched_by(self.sessions.clone())
     }
 
@@ -66,61 +77,85 @@ impl LockWatch {
 
 impl WatchedSessions {
     /// Adds a session that was just opened.
-    pub(super) fn add(&self, pid: i32, traffic: ConnectionTraffic) {
-        lock(&self.0).push(WatchedSession { pid, traffic });
+    pub(super) fn add(&self, pid: i32, server: &str, traffic: &ConnectionTraffic) {
+        let (server, traffic) = (server.to_owned(), traffic.clone());
+        lock(&self.0).push(WatchedSession { pid, server, traffic });
     }
 
-    /// Returns the backends of all open sessions, and of those that wait for an answer.
-    fn pids(&self) -> (Vec<i32>, Vec<i32>) {
+    /// Returns whether an open session is silent.
+    fn is_any_silent(&self) -> bool {
         let mut sessions = lock(&self.0);
         sessions.retain(|session| !session.traffic.is_closed());
-        let is_silent = |session: &&WatchedSession| {
-            session.traffic.silence().is_some_and(|it| it.since.elapsed() >= SILENCE_MIN)
-        };
-        let silent = sessions.iter().filter(is_silent).map(|session| session.pid).collect();
-        (sessions.iter().map(|session| session.pid).collect(), silent)
+        sessions.iter().any(WatchedSession::is_silent)
+    }
+
+    /// Returns the backends of the sessions with this server. One of several servers may have other
+    /// processes with the same ids.
+    fn backends_on(&self, server: &str) -> RunBackends {
+        let sessions = lock(&self.0);
+        let here = || sessions.iter().filter(|session| session.server == server);
+        RunBackends {
+            all: here().map(|session| session.pid).collect(),
+            silent: here().filter(|it| it.is_silent()).map(|session| session.pid).collect(),
+        }
     }
 }
 
-/// Looks at the sessions until the watch is dropped. A look that fails is repeated.
-async fn look_again_and_again(watch: Weak<LockWatch>, dsn: Dsn) {
+impl WatchedSession {
+    /// Returns whether the server has owed an answer for [`SILENCE_MIN`].
+    fn is_silent(&self) -> bool {
+        self.traffic.silence().is_some_and(|silence| silence.since.elapsed() >= SILENCE_MIN)
+    }
+}
+
+/// Looks at the sessions until the watch is dropped.
+async fn watch_until_dropped(watch: Weak<LockWatch>, dsn: Dsn) {
     let mut observer = None;
     loop {
         sleep(LOOK_INTERVAL).await;
         let Some(watch) = watch.upgrade() else { return };
-        let (all, silent) = watch.sessions.pids();
-        if silent.is_empty() {
+        if !watch.sessions.is_any_silent() {
             observer = None;
             *lock(&watch.holders) = None;
             continue;
         }
-        let look = timeout(LOOK_TIMEOUT, find_holders(&dsn, &mut observer, &all, &silent)).await;
-        if !matches!(look, Ok(Some(_))) {
+        let look = find_holders(&dsn, &mut observer, &watch.sessions);
+        let found = timeout(LOOK_TIMEOUT, look).await.ok().flatten();
+        let has_failed = found.is_none();
+        *lock(&watch.holders) = found.flatten();
+        drop(watch);
+        if has_failed {
             observer = None;
+            sleep(FAILURE_PAUSE).await;
         }
-        *lock(&watch.holders) = look.ok().flatten().flatten();
     }
 }
 
-/// Returns the sessions that hold locks that `silent` backends wait for. Those of `all` backends of
-/// the run are left out. `None` if the server does not answer or refuses the query.
+/// Returns the sessions that hold locks that silent sessions wait for, without those of the run.
+/// The outer `None` says that the server does not answer or refuses the query.
 async fn find_holders(
     dsn: &Dsn,
     observer: &mut Option<Connection>,
-    all: &[i32],
-    silent: &[i32],
+    sessions: &WatchedSessions,
 ) -> Option<Option<String>> {
     let connection = match observer {
         Some(connection) => connection,
-        none => none.insert(dsn.connect("pgspate").await.ok()?),
+        none => {
+            let connection = dsn.connect("pgspate").await.ok()?;
+            // A query that is given up ends on the server, too.
+            let limit = format!("set statement_timeout = {}", LOOK_TIMEOUT.as_millis());
+            connection.client.batch_execute(&limit).await.ok()?;
+            none.insert(connection)
+        }
     };
+    let RunBackends { all, silent } = sessions.backends_on(connection.server_address());
     let sql = format!(
-        "select pg_catalog.string_agg(distinct {}, ', ') \
-         from pg_catalog.pg_stat_activity a, pg_catalog.pg_stat_activity b \
-         where a.pid operator(pg_catalog.=) any ($1) and a.wait_event_type = 'Lock' \
-           and a.wait_event not in ('extend', 'page') \
-           and b.pid operator(pg_catalog.=) any (pg_catalog.pg_blocking_pids(a.pid)) \
-           and b.pid operator(pg_catalog.<>) all ($2)",
+        "select string_agg(distinct {}, ', ') \
+         from pg_stat_activity a \
+         cross join lateral unnest(pg_blocking_pids(a.pid)) blocker(pid) \
+         join pg_stat_activity b on b.pid = blocker.pid \
+         where a.pid = any ($1) and a.wait_event_type = 'Lock' \
+           and a.wait_event not in ('extend', 'page') and b.pid <> all ($2)",
         describe_session_sql("b")
     );
     let parameters: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 2] =

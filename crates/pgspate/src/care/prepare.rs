@@ -156,9 +156,10 @@ impl TableCare<'_> {
                     let why = &maintenance.indexes_reason;
                     self.job.warnings.push(format!("indexes are kept: {why}"));
                 }
+                let again = self.progress.command_to_resume();
                 self.progress.note_table_changes(Some(format!(
-                    "indexes or autovacuum of the table are not restored: run the same command \
-                     again, or `pgspate status --restore {}`",
+                    "indexes or autovacuum of the table are not restored; {again}, restores them, \
+                     and so does `pgspate status --restore {}`",
                     job.0
                 )));
                 self.plan.set_maintenance(maintenance);

@@ -209,19 +209,22 @@ impl TableCare<'_> {
     }
 
     /// Describes where the rows are, after all rows were committed.
-    fn describe_committed_rows(&self, error: &Error) -> &'static str {
+    fn describe_committed_rows(&self, error: &Error) -> String {
+        let again = self.progress.command_to_resume();
         if self.changes.may_have_removed_rows {
-            return "The connection was lost while the load removed its rows. The same command, run \
-                    again, finds out whether they are in the table";
+            return format!(
+                "The connection was lost while the load removed its rows; {again}, finds out \
+                 whether they are in the table"
+            );
         }
         let may_be_lost = self.plan.commit == Commit::EachChunk || self.job.crash_removes_rows();
         match error.is_retryable() && may_be_lost {
             // The connection was lost, and the server may have crashed.
-            true => {
+            true => format!(
                 "Every row was written to the table. The server may have lost some of them in a \
-                 crash; the same command, run again, finds out and loads those again"
-            }
-            false => "Every row is in the table",
+                 crash; {again}, finds out and loads those again"
+            ),
+            false => "Every row is in the table".to_owned(),
         }
     }
 
@@ -262,6 +265,7 @@ impl TableCare<'_> {
             return (error, true);
         };
         let how = format!("`pgspate status --restore {}`", job.0);
+        let again = self.progress.command_to_resume();
         if self.changes.is_finishing {
             let which = match duplicate_keys_sql(&error, &self.plan.table) {
                 Some(sql) => format!("`{sql}` finds duplicate keys. "),
@@ -270,7 +274,7 @@ impl TableCare<'_> {
             let hint = match self.changes.rows_changed_by_others {
                 0 => format!(
                     "{}, but some of its indexes are missing. {which}{how} creates them, and so \
-                     does the same command, run again.",
+                     does {again}.",
                     self.describe_committed_rows(&error)
                 ),
                 rows => format!(
@@ -287,7 +291,7 @@ impl TableCare<'_> {
         };
         let hint = format!(
             "Not everything that was dropped for the load is restored: {refused}. {how} restores \
-             the rest, and so does the same command, run again."
+             the rest, and so does {again}."
         );
         (error.hint_also(&hint), false)
     }

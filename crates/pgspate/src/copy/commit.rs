@@ -174,12 +174,9 @@ fn explain_partial_commit(
     error: tokio_postgres::Error,
 ) -> Error {
     let error = sessions[failed].connection.explain("could not commit every lane", error);
-    if !matches!(job.destination, Destination::Table { .. }) {
+    // With a ledger, the load says how to continue.
+    if !matches!(job.destination, Destination::Table { .. }) || job.ledger.is_some() {
         return error;
-    }
-    if job.ledger.is_some() {
-        return error
-            .hint("Run the same command again: the ledger knows which lanes are committed.");
     }
     let rows = |sessions: &[&LaneSession]| sessions.iter().map(|it| it.rows_written).sum::<u64>();
     let (committed, all) = (rows(&sessions[..failed]), rows(sessions));

@@ -32,8 +32,8 @@ fn backends_sql() -> String {
                          and pg_blocking_pids(pid) operator(pg_catalog.&&) $1, false), \
                 coalesce(state = 'active' and xact_start is null, false), \
                 case when wait_event_type = 'Lock' and wait_event not in ('extend', 'page') then ( \
-                    select string_agg({}, ', ') from pg_stat_activity b \
-                    where b.pid = any(pg_blocking_pids(a.pid)) and b.pid <> all($1)) end \
+                    select string_agg({}, ', ') from unnest(pg_blocking_pids(a.pid)) blocker(pid) \
+                    join pg_stat_activity b on b.pid = blocker.pid and b.pid <> all($1)) end \
          from pg_stat_activity a where pid = any($1)",
         describe_session_sql("b")
     )
@@ -91,6 +91,7 @@ impl<'a> Monitor<'a> {
             None => return,
             Some(_) if source > encode && source > send => Waiting::Source,
             Some(_) if encode > send => Waiting::Encode,
+            Some(None) if self.shared.is_reading() => Waiting::Source,
             Some(None) if !can_look => return,
             Some(None) => Waiting::Network,
             Some(Some(waiting)) => waiting,

@@ -32,6 +32,8 @@ pub struct CopyProgress {
     phase: Mutex<Option<String>>,
     /// Rows and chunks known to be committed, including those of earlier runs of the job.
     pub(crate) committed: Arc<CommittedCounts>,
+    /// Whether the load has begun with `--restart`.
+    pub(crate) is_restarted: AtomicBool,
     /// A description of the changes to the table that are not restored yet, and how to restore the
     /// table.
     table_changes: Mutex<Option<String>>,
@@ -139,17 +141,27 @@ impl CopyProgress {
         counters.into_iter().chain(times).for_each(|counter| counter.store(0, Relaxed));
     }
 
+    /// Returns what continues this load if it ends early, as the subject of a clause. After a load
+    /// with `--restart`, the same command would start over once more, beside the committed rows.
+    pub(crate) fn command_to_resume(&self) -> &'static str {
+        match self.is_restarted.load(Relaxed) {
+            false => "the same command, run again",
+            true => "the same command without `--restart`, run again",
+        }
+    }
+
     /// Describes which rows stay in the table if the load ends now, and how to continue.
     pub fn describe_kept_rows(&self) -> String {
         let kept = match (self.committed.describe(), self.committed.unverified_chunks.load(Relaxed))
         {
             (Some(kept), _) => {
-                format!("{kept} stay; the same command, run again, loads the rest")
+                let again = self.command_to_resume();
+                format!("{kept} stay; {again}, loads the rest")
             }
             (None, false) => "nothing was committed".to_owned(),
             (None, true) => {
-                "the outcome of the last commit is unknown; run the same command again to find out"
-                    .to_owned()
+                let again = self.command_to_resume();
+                format!("the outcome of the last commit is unknown; {again}, finds out")
             }
         };
         match &*self.table_changes.lock().expect("no panic while held") {

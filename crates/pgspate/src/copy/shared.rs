@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Instant;
 
 use tokio_postgres::error::SqlState;
@@ -372,6 +372,11 @@ impl<'a> SharedRun<'a> {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Returns whether a lane reads the next chunk of the input at this moment.
+    pub(super) fn is_reading(&self) -> bool {
+        matches!(self.cutter.try_lock(), Err(TryLockError::WouldBlock))
     }
 
     /// Records a session that holds a lock for which a lane waits.

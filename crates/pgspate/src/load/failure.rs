@@ -89,22 +89,26 @@ impl Load {
             }
             Some(ConcurrentChange::Altered) => {
                 return error.hint(format!(
-                    "{rows} {are} in {place}{rejected}. The same command, run again, encodes the \
-                     rest for the new type."
+                    "{rows} {are} in {place}{rejected}; {}, encodes the rest for the new type.",
+                    watch.copy.command_to_resume()
                 ));
             }
             None => {}
         }
+        let again = watch.copy.command_to_resume();
         let how = match error.place() {
-            _ if self.reading.is_stream() => "the rest cannot be read again",
-            Some(_) if can_reject && blames_one_row(&error) => {
-                "`--rejects FILE` resumes the load and rejects such rows"
-            }
+            _ if self.reading.is_stream() => "the rest cannot be read again".to_owned(),
+            Some(_) if can_reject && blames_one_row(&error) => match self.options.restart {
+                false => "`--rejects FILE` resumes the load and rejects such rows".to_owned(),
+                true => "`--rejects FILE` in place of `--restart` resumes the load and rejects \
+                         such rows"
+                    .to_owned(),
+            },
             Some(_) if error.kind() == ErrorKind::Source => {
-                "the same command, run again, resumes if the source still has these rows"
+                format!("{again}, resumes if the source still has these rows")
             }
-            Some(_) => "the same command, run again, resumes once the cause is removed",
-            None => "the same command, run again, loads the rest",
+            Some(_) => format!("{again}, resumes once the cause is removed"),
+            None => format!("{again}, loads the rest"),
         };
         error.hint_also(&format!("{rows} {are} in {place}{rejected}; {how}."))
     }
@@ -159,6 +163,6 @@ fn hint_unknown_outcome(error: Error, watch: &LoadWatch) -> Error {
         Some(kept) => format!("{kept} were in the table when the server last answered"),
         None => "No row is known to be in the table".to_owned(),
     };
-    let how = "the same command, run again, finds out and loads what is missing";
-    error.hint_also(&format!("{last_known}; {how}."))
+    let again = watch.copy.command_to_resume();
+    error.hint_also(&format!("{last_known}; {again}, finds out and loads what is missing."))
 }

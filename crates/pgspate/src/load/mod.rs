@@ -22,7 +22,7 @@ mod routing;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::sync::atomic::Ordering::Relaxed;
 
 pub use crate::reading::LoadWatch;
 pub use add_columns::AddedColumn;
@@ -172,7 +172,7 @@ impl Load {
     }
 
     fn run_to_end(mut self, watch: &Arc<LoadWatch>) -> Result<LoadReport> {
-        let started = Instant::now();
+        watch.copy.is_restarted.store(self.options.restart, Relaxed);
         if let Some(report) = self.report_if_loaded(watch)? {
             return Ok(report);
         }
@@ -194,7 +194,7 @@ impl Load {
             Ok(None) => return self.prepare_again()?.run(watch),
             Err(error) => return Err(self.explain_failure(error, watch)),
         };
-        let seconds = started.elapsed().as_secs_f64();
+        let seconds = self.reading.began.elapsed().as_secs_f64();
         let wal_after = self.job.control_session.runtime.block_on(wal_position(self.job.client()));
         let wal_bytes = wal_after.zip(wal_before).and_then(|(now, then)| now.checked_sub(then));
         let fleet = self.report_member(watch);

@@ -186,7 +186,7 @@ pub struct LoadReport {
     /// Rows that earlier runs of the job have written. If the input was already loaded, these are
     /// all rows.
     pub rows_before: u64,
-    /// Seconds from the first byte to the last commit.
+    /// Seconds from the begin of reading to the last commit.
     pub seconds: f64,
     /// Seconds per stage of the work, added up over all lanes.
     pub stages: StageSeconds,

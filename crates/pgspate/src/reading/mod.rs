@@ -23,6 +23,7 @@ mod survey;
 mod watch;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use arrow_schema::{Schema, SchemaRef};
 use serde_json::{Map, Value};
@@ -65,6 +66,8 @@ use pgspate_target::{TargetColumn, TargetTable};
 #[derive(Clone)]
 pub(crate) struct SniffedInputs {
     pub(crate) inputs: Arc<[Input]>,
+    /// When reading began: of the first bytes, or of the first rows of a program.
+    pub(crate) began: Instant,
     /// The format, detected from the first input.
     pub(crate) sniffed: SniffedFormat,
     shape: RecordShape,

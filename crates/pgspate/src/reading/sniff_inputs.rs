@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Instant;
 
 use arrow_schema::SchemaRef;
 
@@ -40,10 +41,11 @@ impl SniffedInputs {
         if let InputOrigin::Batches(batches) = &options.origin {
             return Ok(SniffedInputs::of_program_batches(inputs, batches, options));
         }
+        let began = Instant::now();
         let Some((input, bytes)) = sample::choose_sample(&inputs)? else {
             return Err(Error::new(ErrorKind::Source, "all inputs are empty"));
         };
-        let sample = InputSample { input, bytes: &bytes, table_columns, options };
+        let sample = InputSample { began, input, bytes: &bytes, table_columns, options };
         sample.sniff(&inputs, decode)
     }
 
@@ -65,6 +67,7 @@ impl SniffedInputs {
         let header_overridden = renames_fields(&shape, options);
         SniffedInputs {
             inputs,
+            began: batches.began().unwrap_or_else(Instant::now),
             sniffed,
             inferred: new_columns(batches.types(), &shape, options),
             snake_case: options.rows.snake_case,
@@ -83,6 +86,8 @@ impl SniffedInputs {
 
 /// The first bytes of an input, and what the user and the table say about its columns.
 struct InputSample<'a> {
+    /// When the sample was begun.
+    began: Instant,
     input: &'a Input,
     bytes: &'a [u8],
     /// The names of the table's columns, if the table exists.
@@ -135,6 +140,7 @@ impl InputSample<'_> {
         let is_tsv = sniffed.format == Format::Tsv;
         Ok(SniffedInputs {
             inputs: Arc::clone(inputs),
+            began: self.began,
             sniffed,
             shape,
             inferred,

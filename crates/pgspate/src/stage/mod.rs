@@ -81,16 +81,31 @@ impl StageTable {
         &self.create
     }
 
-    /// Creates the stage in a session. The table whose columns it has may be locked.
+    /// Creates the stage in a session without a transaction.
     pub(crate) async fn create_in(&self, client: &Client, limits: &WaitLimits) -> Result<()> {
-        let failed = server_error("could not create a temporary table to stage rows in".to_owned());
-        let sql = format!("{}; {}", limits.lock_timeout_sql(), self.create.join("; "));
         let (_, created) = tokio::join!(
             biased;
-            set_temp_buffers(client, self.temp_buffers),
-            client.batch_execute(&sql)
+            self.set_buffers(client),
+            self.create_in_transaction(client, limits)
         );
-        created.map_err(|error| {
+        created
+    }
+
+    /// Sets the memory for the stage in a session without a transaction.
+    pub(crate) async fn set_buffers(&self, client: &Client) {
+        set_temp_buffers(client, self.temp_buffers).await;
+    }
+
+    /// Creates the stage in a session, perhaps in its transaction. The table whose columns the
+    /// stage has may be locked.
+    pub(crate) async fn create_in_transaction(
+        &self,
+        client: &Client,
+        limits: &WaitLimits,
+    ) -> Result<()> {
+        let failed = server_error("could not create a temporary table to stage rows in".to_owned());
+        let sql = format!("{}; {}", limits.lock_timeout_sql(), self.create.join("; "));
+        client.batch_execute(&sql).await.map_err(|error| {
             let is_forbidden = error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE);
             let error = failed(error);
             match is_forbidden {

@@ -147,7 +147,11 @@ impl<'a> SyncAttempts<'a> {
         if sync.options.is_check {
             roll_back(sessions).await;
             let mut report = self.report(&found).await?;
-            if let Err(refusal) = check_max_delete(sync, &report) {
+            let allowed = match report.rows_in {
+                0 if sync.must_have_rows() => SyncRefusal::EmptySource.refuse(""),
+                _ => check_max_delete(sync, &report),
+            };
+            if let Err(refusal) = allowed {
                 let why = refusal.messages().join(": ");
                 report.warnings.push(format!("without `--check`, this sync is refused: {why}"));
             }
@@ -231,7 +235,7 @@ impl<'a> SyncAttempts<'a> {
         let mut report = SyncReport {
             table: sync.staging.table.sql_name.clone(),
             is_check: sync.options.is_check,
-            only_inserts: sync.options.scope == Scope::InsertOnly,
+            insert_only: sync.options.scope == Scope::InsertOnly,
             rows_known: sync.staging.ahead().map(|ahead| ahead.known.matched()),
             transactions: self.committed.transactions.max(1),
             ..SyncReport::of_parts(parts)

@@ -243,6 +243,12 @@ async fn choose_shares(
 }
 
 impl PreparedSync {
+    /// Returns whether a source without rows is refused, because it would delete all rows of the
+    /// scope.
+    fn must_have_rows(&self) -> bool {
+        matches!(self.options.scope, Scope::All | Scope::Where(_)) && !self.options.may_empty
+    }
+
     /// Returns the table's name in SQL.
     pub fn table(&self) -> &str {
         &self.staging.table.sql_name

@@ -18,8 +18,13 @@ pub enum SyncRefusal {
         /// Number of source rows with the key of a table row outside the scope.
         taken: u64,
     },
-    /// This number of source rows have the key of a row in a scope that the source does not have.
-    KeysInOtherScopes(u64),
+    /// Source rows have the key of a row in a scope that the source does not have.
+    KeysInOtherScopes {
+        /// Number of such keys.
+        keys: u64,
+        /// One of the keys, in words.
+        example: String,
+    },
     /// The source has duplicate keys.
     DuplicateSourceKeys {
         /// Number of duplicate keys.
@@ -59,8 +64,8 @@ impl SyncRefusal {
         let must_refuse = match self {
             SyncRefusal::EmptySource => true,
             SyncRefusal::OutsideScope { outside, taken } => outside + taken > 0,
-            SyncRefusal::KeysInOtherScopes(taken) => *taken > 0,
-            SyncRefusal::DuplicateSourceKeys { keys, .. }
+            SyncRefusal::KeysInOtherScopes { keys, .. }
+            | SyncRefusal::DuplicateSourceKeys { keys, .. }
             | SyncRefusal::DuplicateTableKeys { keys, .. } => *keys > 0,
             SyncRefusal::TooManyDeletes { deleted, all, max_percent } => {
                 *deleted as f64 > *all as f64 * max_percent / 100.0
@@ -92,13 +97,15 @@ impl SyncRefusal {
                     _ => "Widen `--scope`, or remove these rows from the source.",
                 },
             ),
-            SyncRefusal::KeysInOtherScopes(taken) => (
+            SyncRefusal::KeysInOtherScopes { keys, example } => (
                 format!(
                     "the source has {at_least}{} with the key of a table row in a scope that the \
-                     source does not have",
-                    counted(*taken, "row")
+                     source does not have, such as ({example})",
+                    counted(*keys, "row")
                 ),
-                "Add the columns of `--scope-by` to `--key`, or use `--scope all`.",
+                "If the row has moved to another scope, give the source all rows of both scopes. \
+                 Or use `--no-delete` in place of `--scope-by`, which updates the row. If a key is \
+                 unique only within its scope, add the columns of `--scope-by` to `--key`.",
             ),
             SyncRefusal::DuplicateSourceKeys { keys, examples } => {
                 let (keys, examples) = (counted(*keys, "key"), listed(examples));

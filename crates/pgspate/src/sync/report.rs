@@ -30,15 +30,15 @@ pub struct SyncReport {
     pub updated_hot: Option<u64>,
     /// Rows of the scope that were deleted, because the source does not have them.
     pub deleted: u64,
-    /// Rows that were already equal. They were only read.
+    /// Rows that were already equal. They were only read. With [`SyncReport::insert_only`], rows
+    /// whose keys the table had; they were not compared.
     pub unchanged: u64,
     /// Unchanged rows that were not even staged, because the table was read ahead.
     pub rows_known: Option<u64>,
     /// Whether this was a check: differences are counted, and nothing is written.
     pub is_check: bool,
-    /// Whether rows that the table has were not compared, because rows are only inserted.
-    #[serde(skip)]
-    pub only_inserts: bool,
+    /// Whether rows were only inserted, and rows that the table has were not compared.
+    pub insert_only: bool,
     /// For a check: up to three keys each of rows to insert, to update and to delete.
     pub examples: Examples,
     /// Sessions that shared the scopes, each with its own transaction.

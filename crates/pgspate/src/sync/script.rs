@@ -5,7 +5,7 @@
 
 use serde::Serialize;
 
-use super::statements::{DIFF, Scope, SyncStatements};
+use super::statements::{DIFF, SyncStatements};
 use super::{PreparedSync, attempts};
 use crate::stage;
 use crate::stage::planner;
@@ -87,7 +87,6 @@ impl PreparedSync {
         let drop_duplicates = keeps_last.then(|| statements.drop_duplicates());
         let analyze = format!("analyze {} ({})", stage::STAGE_NAME, statements.lookup_columns());
         let (deletes, updates) = self.allowed_writes();
-        let all = matches!(self.options.scope, Scope::All | Scope::Where(_));
         let mut settings: Vec<String> =
             planner::SETTINGS.split(';').map(|it| it.trim().into()).collect();
         let name = |it: &String| it.split_whitespace().nth(2).unwrap_or_default().to_owned();
@@ -134,7 +133,7 @@ impl PreparedSync {
             count_changed: TransactionCounters::changed_sql(table.oid),
             cascading_keys: cascading_keys_sql(table.oid),
             end: vec!["close pgspate_snapshot".to_owned(), drop(DIFF), drop(stage::STAGE_NAME)],
-            must_have_rows: all && !self.options.may_empty && !self.options.is_check,
+            must_have_rows: self.must_have_rows(),
             max_delete: self.options.max_delete,
             is_check: self.options.is_check,
         }

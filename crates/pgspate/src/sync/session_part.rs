@@ -9,7 +9,7 @@ use tokio_postgres::{Client, Row};
 
 use super::ahead::TableReadAhead;
 use super::refusal::SyncRefusal;
-use super::statements::{DIFF, Scope, SyncStatements};
+use super::statements::{DIFF, SyncStatements};
 use super::swap_values::{self, WrittenChanges};
 use super::{Examples, PreparedSync, SyncReport, ahead};
 use crate::copy::{COMMIT_DURABLY, LaneSession};
@@ -231,8 +231,7 @@ async fn check_source(
         rows = stage::count(client).await?;
     }
     stage::analyze(client, &statements.lookup_columns()).await?;
-    let deletes_all = rows == 0 && matches!(options.scope, Scope::All | Scope::Where(_));
-    if deletes_all && !options.may_empty && !options.is_check {
+    if rows == 0 && sync.must_have_rows() && !options.is_check {
         SyncRefusal::EmptySource.refuse("")?;
     }
     if let Some(sql) = statements.rows_outside_scope() {
@@ -248,7 +247,9 @@ async fn check_source(
     if let Some(sql) = statements.keys_in_other_scopes() {
         statements.planned(client).allow_nested_loop(&sql).await.map_err(failed())?;
         let row = client.query_one(&sql, &[]).await.map_err(failed())?;
-        SyncRefusal::KeysInOtherScopes(count_at(&row, 0)).refuse(sync.at_least())?;
+        let example = row.get::<_, Option<String>>(1).unwrap_or_default();
+        SyncRefusal::KeysInOtherScopes { keys: count_at(&row, 0), example }
+            .refuse(sync.at_least())?;
     }
     Ok(rows)
 }

@@ -157,8 +157,9 @@ impl SyncStatements<'_> {
         ))
     }
 
-    /// Returns the query that counts source rows with the key of a table row of another scope.
-    /// Returns `None` if the key contains the scope's columns, because there are no such rows then.
+    /// Returns the query that counts source rows with the key of a table row of another scope. Its
+    /// second column is one of the keys. Returns `None` if the key contains the scope's columns,
+    /// because there are no such rows then.
     pub(super) fn keys_in_other_scopes(&self) -> Option<String> {
         let Scope::By(_) = self.scope else { return None };
         if self.scope_columns().iter().all(|column| self.columns.key.contains(column)) {
@@ -166,9 +167,10 @@ impl SyncStatements<'_> {
         }
         let (matches, scope) = (self.matches("t", "s"), self.in_scope()?);
         Some(format!(
-            "select pg_catalog.count(*) from (\
+            "select pg_catalog.count(*), pg_catalog.min({} collate pg_catalog.\"C\") from (\
                select distinct {} from {} t join {STAGE_ROWS} on {matches} \
                where not ({scope})) found",
+            self.key_as_text("found"),
             list(self.columns.key.iter(), "s"),
             self.table
         ))

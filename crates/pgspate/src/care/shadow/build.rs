@@ -35,7 +35,8 @@ impl TableCare<'_> {
     /// false if chunks are missing and must be loaded again.
     pub(crate) fn complete_shadow(&mut self, chunks: u64) -> Result<bool> {
         let Some((job, names)) = self.shadow_names() else { return Ok(true) };
-        self.retry_after_connection_loss(self.progress, |care| {
+        let progress = self.progress;
+        let completed = self.retry_after_connection_loss(progress, |care| {
             // The reply to the last commit may have been lost.
             if care
                 .job
@@ -59,7 +60,9 @@ impl TableCare<'_> {
                 true => Ok(is_exchanged),
                 false => Err(ledger::missing_chunks_error(job, chunks)),
             }
-        })
+        });
+        progress.set_phase(None);
+        completed
     }
 
     /// Builds the shadow's missing indexes and constraints, and analyzes it.
@@ -197,6 +200,8 @@ impl TableCare<'_> {
                          `--atomic`, the load does not wait for it.",
                     ));
             }
+            let who = &older[0].session;
+            self.progress.set_phase(Some(format!("exchange waits for a transaction of {who}")));
             self.progress.stop.sleep_unless_requested(POLL_INTERVAL)?;
             let still_open = read_older()?;
             older.retain(|it| still_open.contains(it));
@@ -209,6 +214,7 @@ impl TableCare<'_> {
         let limit = self.job.control_session.limits.lock_timeout;
         let started = Instant::now();
         let message = format!("could not put the new rows of {} in place", names.table);
+        self.progress.set_phase(Some("exchanging the tables".to_owned()));
         loop {
             let attempt = async {
                 let client = self.job.client();
@@ -232,9 +238,15 @@ impl TableCare<'_> {
             if !error.sqlstate().is_some_and(|code| codes.contains(code)) {
                 return Err(error);
             }
+            let holders = self.lock_holders(names);
             if !limit.is_zero() && started.elapsed() >= limit {
-                return Err(self.hint_lock_holders(error, names));
+                return Err(error.hint(format!(
+                    "The lock was held for {} s by {holders}. End that session, or wait longer \
+                     with `--lock-timeout`.",
+                    limit.as_secs()
+                )));
             }
+            self.progress.set_phase(Some(format!("exchange waits for a lock of {holders}")));
             self.progress.stop.sleep_unless_requested(LOCK_PAUSE)?;
         }
     }
@@ -275,18 +287,12 @@ impl TableCare<'_> {
         Ok(sums)
     }
 
-    /// Adds a hint to a lock timeout's error: the sessions that hold the lock.
-    fn hint_lock_holders(&self, error: Error, names: &ShadowNames) -> Error {
+    /// Returns the sessions that hold locks on the table, in words.
+    fn lock_holders(&self, names: &ShadowNames) -> String {
         let client = self.job.client();
         let query = async { client.fetch_one(LOCK_HOLDERS_SQL, &[&names.oid]).await };
-        let holders: Option<String> =
-            self.job.control_session.runtime.block_on(query).ok().and_then(|row| row.get(0));
-        let seconds = self.job.control_session.limits.lock_timeout.as_secs();
-        let holders = holders.unwrap_or_else(|| "other sessions in turn".to_owned());
-        error.hint(format!(
-            "The lock was held for {seconds} s by {holders}. End that session, or wait longer with \
-             `--lock-timeout`."
-        ))
+        let row = self.job.control_session.runtime.block_on(query).ok();
+        row.and_then(|row| row.get(0)).unwrap_or_else(|| "other sessions in turn".to_owned())
     }
 
     /// Runs `work`. If the user stops the load, cancels the statement that `work` runs. `message`

@@ -35,6 +35,7 @@ pub(in crate::sync) async fn saves_time(
     }
     let failed =
         || server_error("could not look up the source's first rows in the table".to_owned());
+    sync.staging.stage.set_buffers(&session.client).await;
     session.client.batch_execute("begin").await.map_err(failed())?;
     let unchanged = count_unchanged(sync, session, first).await;
     session.client.batch_execute("rollback").await.map_err(failed())?;
@@ -53,7 +54,7 @@ async fn count_unchanged(
         || server_error("could not look up the source's first rows in the table".to_owned());
     let names: Vec<_> = sync.staging.plan.columns.iter().map(|it| quote_ident(&it.name)).collect();
     let columns = names.iter().map(|name| format!("t.{name}")).collect::<Vec<_>>().join(", ");
-    sync.staging.stage.create_in(&session.client, &sync.options.limits).await?;
+    sync.staging.stage.create_in_transaction(&session.client, &sync.options.limits).await?;
     let copy = format!("copy {STAGE_NAME} ({}) from stdin (format binary)", names.join(", "));
     let statement = session.client.prepare(&copy).await.map_err(failed())?;
     temp_table::copy_rows(session, &statement, EncodeMode::Binary, &first.binary, rows).await?;
