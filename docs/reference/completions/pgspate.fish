@@ -40,7 +40,7 @@ complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "completions" -d 'Pr
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "man" -d 'Print the manual page'
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "reference" -d 'Print the reference of all options in Markdown'
 complete -c pgspate -n "__fish_pgspate_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
-complete -c pgspate -n "__fish_pgspate_using_subcommand load" -s t -l table -d 'Write into this table, spelled as in SQL [default: the name of the first source]' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand load" -s t -l table -d 'Write into this table, spelled as in SQL [default: the name of the source]' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l to -d 'Connect to this URL or key=value; by default PG* variables, else the embedded PostgreSQL' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l type -d 'Give a created or added column this type, spelled as in SQL' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l primary-key -d 'Make these columns the primary key of the created table' -r
@@ -110,7 +110,7 @@ complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l add-columns -d 
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -l json -d 'Print the report, or with --plan the plan, as JSON on stdout'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -s q -l quiet -d 'Print errors only'
 complete -c pgspate -n "__fish_pgspate_using_subcommand load" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -s t -l table -d 'Write into this table, spelled as in SQL [default: the name of the first source]' -r
+complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -s t -l table -d 'Write into this table, spelled as in SQL [default: the name of the source]' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l to -d 'Connect to this URL or key=value; by default PG* variables, else the embedded PostgreSQL' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l type -d 'Give a created or added column this type, spelled as in SQL' -r
 complete -c pgspate -n "__fish_pgspate_using_subcommand sync" -l primary-key -d 'Make these columns the primary key of the created table; by default those of --key' -r

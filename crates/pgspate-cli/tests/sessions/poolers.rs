@@ -83,3 +83,20 @@ fn every_command_accepts_session_pooling() {
     }
     assert_eq!(case.value("select count(*) from t"), "3");
 }
+
+/// The first rows of the source are looked up before the table is read ahead.
+#[test]
+fn a_sync_of_a_table_that_is_read_ahead_accepts_session_pooling() {
+    let case = case();
+    case.db.run(
+        "alter table t add note text default repeat('x', 200); \
+         insert into t select i, i from generate_series(1, 20000) i; analyze t",
+    );
+    let lines = (1..=20_000).map(|id| format!("{id},{id}\n"));
+    case.put("t.csv", "id,n\n".to_owned() + &lines.collect::<String>());
+    let pooler = FakePooler::start(&case.db.dsn(), Pooling::Session);
+    let run = run(&case, &pooler.dsn(), "sync t.csv --scope all");
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    let known = "20,000 of them were not staged, because the table was read first";
+    assert!(run.stderr.contains(known), "{}", run.stderr);
+}
