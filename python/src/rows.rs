@@ -309,13 +309,15 @@ impl MakeBatches for PythonRows {
         let mut block = Vec::with_capacity(BLOCK_ROWS);
         let mut is_done = false;
         let began = self.shows_progress.then(Instant::now);
-        let is_late = || began.is_some_and(|began| began.elapsed() >= PROGRESS_INTERVAL);
-        while rows < BATCH_ROWS && bytes < BATCH_BYTES && !is_done && !(rows > 0 && is_late()) {
+        let must_show = |rows: usize| {
+            rows > 0 && began.is_some_and(|began| began.elapsed() >= PROGRESS_INTERVAL)
+        };
+        while rows < BATCH_ROWS && bytes < BATCH_BYTES && !is_done && !must_show(rows) {
             let mut failed = None;
             while block.len() < self.block_rows
                 && !is_done
                 && failed.is_none()
-                && !(!block.is_empty() && is_late())
+                && !must_show(block.len())
             {
                 match self.next_row(py) {
                     None => is_done = true,
