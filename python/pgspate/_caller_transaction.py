@@ -262,6 +262,12 @@ def _compare(run: Any, script: dict[str, Any], others: set[str]) -> dict[str, An
     rows = run(script["count_staged"]).scalar()
     if rows == 0 and script["must_have_rows"] and not script["is_check"]:
         _pgspate.refuse_sync("empty", [])
+    # Later queries join the stage and the table, and might match each row with many others.
+    for reason in ("duplicates", "table_duplicates"):
+        duplicates = run(script[reason]).all() if script[reason] else []
+        if duplicates:
+            examples = [(key, times) for _, key, times in duplicates]
+            _pgspate.refuse_sync(reason, [duplicates[0][0]], examples)
     if script["rows_outside_scope"]:
         counts = _count_outside_scope(run, script["rows_outside_scope"], others)
         _pgspate.refuse_sync("rows_outside_scope", counts)
@@ -269,11 +275,6 @@ def _compare(run: Any, script: dict[str, Any], others: set[str]) -> dict[str, An
         count, example = run(script["keys_in_other_scopes"]).one()
         if count:
             _pgspate.refuse_sync("keys_in_other_scopes", [count], [(example, 1)])
-    for reason in ("duplicates", "table_duplicates"):
-        duplicates = run(script[reason]).all() if script[reason] else []
-        if duplicates:
-            examples = [(key, times) for _, key, times in duplicates]
-            _pgspate.refuse_sync(reason, [duplicates[0][0]], examples)
     for sql in script["compare"]:
         run(sql)
     deleted, updated, inserted = run(script["count"]).one()

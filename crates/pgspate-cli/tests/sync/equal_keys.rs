@@ -108,3 +108,20 @@ fn duplicate_keys_that_the_source_lacks_are_allowed() {
         assert_eq!(counts(&case, &format!("t.csv --key kind,id {args}")), expected, "{args}");
     }
 }
+
+/// The comparison would join each row of the source with each row of the table.
+#[test]
+fn duplicate_keys_are_refused_before_the_comparison() {
+    let case = new_case("kind int, id int, n int");
+    case.db.run(
+        "insert into t values (1, 1, 1), (1, 1, 2); \
+         create function refuse() returns event_trigger language plpgsql as \
+         $$ begin if current_query() like '%pgspate_diff%' then raise 'compared'; end if; end $$; \
+         create event trigger refuse on ddl_command_start execute function refuse()",
+    );
+    case.put("t.csv", "kind,id,n\n1,1,5\n1,1,2\n");
+    for scope in ["--scope all", "--scope-by id", "--no-delete", "--scope all --check"] {
+        let said = sync_and_expect_refusal(&case, scope);
+        assert!(said.contains("the source has 1 key more than once: (1, 1) 2 times"), "{said}");
+    }
+}

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use futures_util::SinkExt;
 
 use super::error_context::{CopyContext, refused_column};
+use super::reject::is_row_error_code;
 use super::shared::{LaneFailure, RefusedBy, RefusedChunk, SharedRun};
 use super::stream::copy_error;
 use super::{CopyJob, Destination, PIECE_BYTES};
@@ -39,8 +40,13 @@ pub(super) fn find_first_refusal(
         RefusedBy::LeftOverText => line.and_then(|line| text_row(encoder.as_mut(), &chunk, line)),
         RefusedBy::Encoder => None,
     };
-    // If the server cannot be asked again, the first error is reported.
-    let resent = runtime.block_on(resend_as_text(job, encoder.as_mut(), &chunk)).unwrap_or(None);
+    // If the server cannot be asked again, the first error is reported. A lock, for example, would
+    // be waited for once more.
+    let may_be_about_row = error.sqlstate().is_none_or(|code| is_row_error_code(code, true));
+    let resent = match may_be_about_row {
+        true => runtime.block_on(resend_as_text(job, encoder.as_mut(), &chunk)).unwrap_or(None),
+        false => None,
+    };
     let (error, row) = match resent {
         Some((refusal, at)) if row.is_none_or(|row| at <= row) => (refusal, Some(at)),
         _ => (error, row),

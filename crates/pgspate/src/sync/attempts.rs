@@ -19,7 +19,10 @@ use crate::reading::LoadWatch;
 use crate::{Error, Result, stage};
 use pgspate_target::connect::Connection;
 use pgspate_target::measure::{self, Measurement};
-use pgspate_target::{UPDATES_PER_VACUUM, quote_literal, server_error};
+use pgspate_target::{UPDATES_PER_VACUUM, quote_ident, quote_literal, server_error};
+
+/// From this number of rows on, a key that may be NULL is worth an advice.
+const NULLABLE_KEY_ROWS_MIN: u64 = 100_000;
 
 /// Query for the advice. Columns: the largest fillfactor of the table and its partitions; the names
 /// of unused indexes that are not unique; the columns of these indexes. Then numbers: updates of
@@ -267,6 +270,7 @@ impl<'a> SyncAttempts<'a> {
                 }
             }
         }
+        report.advice.extend(nullable_key_advice(sync, report.rows_in).filter(|_| is_last));
         report.warnings.extend(sync.staging.reading.warnings());
         report.warnings.extend(self.watch.other_types_warning());
         if report.rows_in == 0 && matches!(sync.options.scope, Scope::By(_)) {
@@ -360,6 +364,29 @@ fn check_max_delete(sync: &PreparedSync, report: &SyncReport) -> Result<()> {
     let hint = "Raise `--max-delete` if the deletion is intended.";
     let refused = SyncRefusal::TooManyDeletes { deleted, all, max_percent }.refuse("");
     refused.map_err(sync.hint_for_job(hint))
+}
+
+/// Advises NOT NULL for the key's columns. The server compares values that may be NULL as arrays,
+/// which takes several times as long.
+fn nullable_key_advice(sync: &PreparedSync, rows: u64) -> Option<String> {
+    let table = &sync.staging.table;
+    let is_key = |name: &str| sync.columns.key.iter().any(|column| column.name == name);
+    let nullable: Vec<_> = table
+        .columns
+        .iter()
+        .filter(|column| !column.not_null)
+        .map(|column| quote_ident(&column.name))
+        .filter(|name| is_key(name))
+        .map(|name| format!("alter column {name} set not null"))
+        .collect();
+    (rows >= NULLABLE_KEY_ROWS_MIN && !nullable.is_empty()).then(|| {
+        format!(
+            "columns of the key may be NULL, which slows the comparison down; if they never are, \
+             run `alter table {} {}`",
+            table.sql_name,
+            nullable.join(", ")
+        )
+    })
 }
 
 async fn read_advice_facts(client: &Client, sync: &PreparedSync) -> Result<AdviceFacts> {

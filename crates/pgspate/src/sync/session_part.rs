@@ -231,6 +231,10 @@ async fn check_source(
         rows = stage::count(client).await?;
     }
     stage::analyze(client, &statements.lookup_columns()).await?;
+    if !sync.columns.key_is_unique && !statements.keeps_last {
+        // Later queries join the stage and the table, and might match each row with many others.
+        refuse_duplicates(client, sync, statements).await?;
+    }
     if rows == 0 && sync.must_have_rows() && !options.is_check {
         SyncRefusal::EmptySource.refuse("")?;
     }
@@ -254,10 +258,11 @@ async fn check_source(
     Ok(rows)
 }
 
-/// Refuses duplicate keys of the source.
+/// Refuses duplicate keys of the source, if the table's key is unique. Otherwise they were refused
+/// before the comparison.
 ///
-/// If the table's key is unique, a cheap check comes first. There are no duplicates if each kept
-/// row of the scope matched one source row, and the rows to insert have distinct keys.
+/// A cheap check comes first. There are no duplicates if each kept row of the scope matched one
+/// source row, and the rows to insert have distinct keys.
 async fn check_keys(
     client: &Client,
     sync: &PreparedSync,
@@ -266,7 +271,7 @@ async fn check_keys(
     counted: Option<KeyCounts>,
 ) -> Result<()> {
     let failed = || server_error("could not check the staged rows".to_owned());
-    if statements.keeps_last {
+    if statements.keeps_last || !sync.columns.key_is_unique {
         return Ok(());
     }
     let known = sync.known_rows();
@@ -285,7 +290,17 @@ async fn check_keys(
     {
         return Ok(());
     }
-    let duplicates = client.query(&statements.duplicates(), &[]).await.map_err(failed())?;
+    refuse_duplicates(client, sync, statements).await
+}
+
+/// Refuses keys that the source has more than once.
+async fn refuse_duplicates(
+    client: &Client,
+    sync: &PreparedSync,
+    statements: &SyncStatements<'_>,
+) -> Result<()> {
+    let failed = server_error("could not check the staged rows".to_owned());
+    let duplicates = client.query(&statements.duplicates(), &[]).await.map_err(failed)?;
     let (keys, examples) = parse_duplicates(&duplicates);
     let hint = "Name more columns with `--key`, or write one row of each key.";
     let refused = SyncRefusal::DuplicateSourceKeys { keys, examples }.refuse(sync.at_least());
