@@ -125,3 +125,17 @@ fn duplicate_keys_are_refused_before_the_comparison() {
         assert!(said.contains("the source has 1 key more than once: (1, 1) 2 times"), "{said}");
     }
 }
+
+#[test]
+fn not_null_is_advised_for_keys_of_large_sources() {
+    let case = new_case("kind int not null, id int, n int");
+    let lines = (0..100_000).map(|id| format!("1,{id},2\n"));
+    case.put("t.csv", "kind,id,n\n".to_owned() + &lines.collect::<String>());
+    let args = "t.csv --key kind,id --scope all --read-ahead never";
+    let advice = "run `alter table public.t alter column id set not null`";
+    let said = sync(&case, args).success();
+    assert!(said.contains(advice), "{said}");
+    case.db.run("alter table t alter column id set not null");
+    let said = sync(&case, args).success();
+    assert!(!said.contains("may be NULL"), "{said}");
+}
