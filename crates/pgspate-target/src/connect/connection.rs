@@ -389,7 +389,7 @@ fn end_reason(error: &tokio_postgres::Error) -> (Option<SqlState>, String) {
     (error.code().cloned(), reason)
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

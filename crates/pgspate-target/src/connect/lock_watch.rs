@@ -4,14 +4,14 @@
 //! A session of its own looks, since the waiting sessions cannot. It is open only while a session
 //! of the run has waited for an answer for [`SILENCE_MIN`].
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 use tokio_postgres::types::Type;
 
-use super::connection::Connection;
+use super::connection::{Connection, lock};
 use super::dsn::Dsn;
 use super::traffic::ConnectionTraffic;
 
@@ -161,8 +161,4 @@ async fn find_holders(
     let parameters: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 2] =
         [(&silent, Type::INT4_ARRAY), (&all, Type::INT4_ARRAY)];
     Some(connection.client.query_typed_one(&sql, &parameters).await.ok()?.get(0))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -15,7 +15,7 @@ use crate::care::index_builders::{BUILDERS_MAX, IndexBuilders};
 use crate::copy::Lanes;
 use crate::job::RetryAfterConnectionLoss;
 use crate::{Error, ErrorKind, Result};
-use pgspate_target::connect::Connection;
+use pgspate_target::connect::{Connection, describe_session_sql};
 use pgspate_target::ledger::{self, JobId};
 use pgspate_target::session::{POLL_INTERVAL, TimeoutScope};
 use pgspate_target::{TypedQuery, server_error};
@@ -290,7 +290,7 @@ impl TableCare<'_> {
     /// Returns the sessions that hold locks on the table, in words.
     fn lock_holders(&self, names: &ShadowNames) -> String {
         let client = self.job.client();
-        let query = async { client.fetch_one(LOCK_HOLDERS_SQL, &[&names.oid]).await };
+        let query = async { client.fetch_one(&lock_holders_sql(), &[&names.oid]).await };
         let row = self.job.control_session.runtime.block_on(query).ok();
         row.and_then(|row| row.get(0)).unwrap_or_else(|| "other sessions in turn".to_owned())
     }
@@ -363,11 +363,14 @@ where a.datname = current_database() and a.pid <> pg_backend_pid()
   and coalesce(a.backend_type, 'client backend') not in ('autovacuum worker', 'parallel worker')
   and not exists (select from pg_stat_progress_vacuum v where v.pid = a.pid)";
 
-/// Query for the sessions that hold locks on a table, as one text.
-const LOCK_HOLDERS_SQL: &str = "\
-select string_agg(distinct format('session %s (%s)', a.pid, concat_ws(', ',
-                  quote_literal(nullif(a.application_name, '')), 'role ' || a.usename, a.state)),
-                  ', ')
-from pg_locks l join pg_stat_activity a on a.pid = l.pid
-where l.locktype = 'relation' and l.granted and l.relation = $1 and a.pid <> pg_backend_pid()
-  and l.database = (select oid from pg_database where datname = current_database())";
+/// Returns the query for the sessions that hold locks on a table, as one text.
+fn lock_holders_sql() -> String {
+    format!(
+        "select string_agg(distinct {}, ', ') \
+         from pg_locks l join pg_stat_activity a on a.pid = l.pid \
+         where l.locktype = 'relation' and l.granted and l.relation = $1 \
+           and a.pid <> pg_backend_pid() \
+           and l.database = (select oid from pg_database where datname = current_database())",
+        describe_session_sql("a")
+    )
+}
