@@ -88,6 +88,7 @@ pub(crate) enum ServerAction {
 #[derive(clap::Args)]
 pub(crate) struct StatusArgs {
     /// Show only this job
+    #[arg(value_parser = parse_job)]
     pub(crate) job: Option<i64>,
 
     /// Connect to the database with the ledger, by URL or key=value; by default as for load
@@ -113,4 +114,10 @@ pub(crate) struct StatusArgs {
     /// Print errors and results only
     #[arg(long, short)]
     pub(crate) quiet: bool,
+}
+
+/// Parses the number of a job.
+fn parse_job(value: &str) -> Result<i64, String> {
+    let expected = "expected the number of a job; `pgspate status` lists the jobs";
+    value.parse().map_err(|_| expected.to_owned())
 }

@@ -109,3 +109,19 @@ fn the_error_for_a_missing_table_shows_how_to_write_its_name() {
     hint: Write the name as in SQL, with its schema: `--table sales."Order"`.
     "#);
 }
+
+#[test]
+fn a_view_is_refused_with_the_names_of_its_tables() {
+    let db = testing::database();
+    db.run(
+        "create table t (id int); create table u (id int); \
+            create view v as select t.id from t join u using (id)",
+    );
+    let run = doctor(&db.dsn(), "--table v");
+    assert_eq!((run.status, run.stdout.as_str()), (Some(2), ""));
+    assert_snapshot!(run.stderr, @"
+    error: v is a view, and doctor checks tables
+
+    hint: The view reads public.t, public.u.
+    ");
+}

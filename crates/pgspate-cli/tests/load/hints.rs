@@ -2,7 +2,7 @@
 
 use insta::assert_snapshot;
 
-use crate::support::LoadCase;
+use crate::support::{LoadCase, finish, spawn};
 
 fn new_case() -> LoadCase {
     LoadCase::new("create table t (id int, name text)")
@@ -304,4 +304,69 @@ fn backups_beside_data_are_skipped_and_named() {
     assert_eq!(run.status, Some(0), "{}", run.stderr);
     assert!(run.stdout.contains("skipped \\\"land/a.csv.bak\\\""), "{}", run.stdout);
     assert_eq!(case.rows("t"), ["(1,x)"]);
+}
+
+#[test]
+fn values_between_apostrophes_name_the_option_for_quotes() {
+    let case = new_case();
+    case.put("t.csv", "id,name\n1,'a,b'\n2,'c'\n");
+    assert_snapshot!(case.refusal("t.csv --table t"), @r#"
+    error: could not load "t.csv" into public.t
+      caused by: extra data after last expected column
+      at: t.csv, line 2, byte 8
+
+    hint: Expected 2 fields, found 3. If apostrophes quote values in this input, use
+          … `--quote "'"`.
+    "#);
+    case.load("t.csv --table t --quote '").success();
+    assert_eq!(case.rows("t"), ["(1,\"a,b\")", "(2,c)"]);
+    case.put("plain.csv", "id,name\n1,it's,so\n");
+    assert!(!case.refusal("plain.csv --table t").contains("apostrophes"));
+}
+
+#[test]
+fn a_key_that_exists_says_what_updates_rows() {
+    let case = LoadCase::new("create table k (id int primary key, name text)");
+    case.db.run("insert into k values (2, 'old')");
+    case.put("t.csv", "1,a\n2,b\n");
+    assert_snapshot!(case.refusal("t.csv --table k"), @r#"
+    error: could not load "t.csv" into public.k
+      caused by: duplicate key value violates unique constraint "k_pkey" (SQLSTATE 23505)
+      caused by: Key (id)=(2) already exists
+      at: t.csv, line 2, byte 4
+
+    hint: `pgspate sync --no-delete` updates rows whose keys exist, and inserts others.
+    "#);
+}
+
+#[test]
+fn a_table_cannot_be_created_in_a_schema_that_does_not_exist() {
+    let case = new_case();
+    case.put("t.csv", "id\n1\n");
+    assert_snapshot!(case.refusal("t.csv --create --table staging.t"), @r#"
+    error: could not create table staging.t
+      caused by: schema "staging" does not exist (SQLSTATE 3F000)
+
+    hint: Create the schema first, with `create schema ...`.
+    "#);
+}
+
+#[test]
+fn row_level_security_says_which_role_can_load() {
+    let case = LoadCase::new("create table guarded (id int)");
+    case.put("t.csv", "1\n");
+    let role = format!("{}_guarded", case.db.name());
+    case.db.run(&format!(
+        "create role {role} login; grant select, insert on guarded to {role}; \
+         alter table guarded enable row level security"
+    ));
+    let dsn = format!("{} options='-c role={role}'", case.db.dsn());
+    let args = ["load", "--to", &dsn, "t.csv", "-t", "guarded", "-q", "--no-ledger"];
+    assert_snapshot!(finish(spawn(&mut case.command(&args))).refusal(), @r#"
+    error: could not load "t.csv" into public.guarded
+      caused by: COPY FROM not supported with row-level security (SQLSTATE 0A000)
+
+    hint: Load as a role that sees all rows of the table: `alter role ... bypassrls`.
+    "#);
+    case.db.run(&format!("drop owned by {role}; drop role {role}"));
 }

@@ -129,6 +129,8 @@ fn rows_that_violate_constraints_are_refused() {
       caused by: duplicate key value violates unique constraint "t_pkey" (SQLSTATE 23505)
       caused by: Key (a)=(1) already exists
       at: t.csv, line 3, byte 4
+
+    hint: `pgspate sync --no-delete` updates rows whose keys exist, and inserts others.
     "#);
     let exclusion = "a int4range, exclude using gist (a with &&)";
     assert_snapshot!(load_refused_row(exclusion, "\"[1,3)\"\n\"[2,5)\"\n\"[5,6)\"\n"), @r#"
@@ -164,6 +166,8 @@ fn keys_that_the_table_already_has_are_refused() {
       caused by: duplicate key value violates unique constraint "t_pkey" (SQLSTATE 23505)
       caused by: Key (id)=(5) already exists
       at: t.csv, line 3, byte 9
+
+    hint: `pgspate sync --no-delete` updates rows whose keys exist, and inserts others.
     "#);
 }
 
@@ -278,6 +282,8 @@ fn equal_keys_in_one_lane_are_refused() {
           … 23505)
       caused by: Key (id)=(7) already exists
       at: big.csv, line 240001, byte 16372009
+
+    hint: `pgspate sync --no-delete` updates rows whose keys exist, and inserts others.
     "#);
 }
 
@@ -295,6 +301,8 @@ fn equal_keys_in_different_lanes_are_refused() {
           … 23505)
       caused by: Key (id)=(8) already exists
       at: big.csv, line 150003, byte 10149290
+
+    hint: `pgspate sync --no-delete` updates rows whose keys exist, and inserts others.
     "#);
 }
 
@@ -338,6 +346,8 @@ fn lanes_that_deadlock_report_the_duplicate_key() {
           … 23505)
       caused by: Key (id)=(-2) already exists
       at: big.csv, line 130002, byte 8766272
+
+    hint: `pgspate sync --no-delete` updates rows whose keys exist, and inserts others.
     "#);
     assert_eq!(case.rows("big").len(), 0);
 }
@@ -361,6 +371,8 @@ fn equal_keys_on_standard_input_are_refused() {
           … 23505)
       caused by: Key (id)=(3) already exists
       at: -, line 200005, byte 13606571
+
+    hint: `pgspate sync --no-delete` updates rows whose keys exist, and inserts others.
     "#);
     assert_eq!(case.rows("big").len(), 0);
     // The lane with the first row is held until another lane has the second one.

@@ -38,6 +38,8 @@ fn a_missing_table_is_refused() {
     assert_snapshot!(case.refusal("t.csv --table no.such --create"), @r#"
     error: could not create table no.such
       caused by: schema "no" does not exist (SQLSTATE 3F000)
+
+    hint: Create the schema first, with `create schema ...`.
     "#);
     assert_snapshot!(case.refusal("t.csv --table a.b.c.d"), @"
     error: could not look up table a.b.c.d
@@ -111,6 +113,8 @@ fn a_role_without_privileges_is_refused() {
         assert_snapshot!(create.refusal(), @"
         error: could not create table new
           caused by: permission denied for schema public (SQLSTATE 42501)
+
+        hint: The role needs `grant create on schema ...`.
         ");
     }
 }

@@ -105,8 +105,8 @@ impl Examination {
 /// Samples the server, runs all checks, and sorts their findings.
 ///
 /// # Errors
-/// [`ErrorKind::Usage`] if the table of the options does not exist; [`ErrorKind::Connect`] if the
-/// connection is lost.
+/// [`ErrorKind::Usage`] if the table of the options does not exist or is a view;
+/// [`ErrorKind::Connect`] if the connection is lost.
 pub async fn examine(connection: &Connection, options: &DoctorOptions) -> Result<Examination> {
     let client = &connection.client;
     let failed = || server_error("could not look up the server's version".to_owned());
@@ -165,11 +165,23 @@ pub async fn find_table(connection: &Connection, name: &str) -> Result<TargetTab
 
 /// Returns the table's OID without locking the table.
 async fn table_oid(client: &Client, name: &str) -> Result<u32> {
-    let failed = server_error(format!("could not look up table {name}"));
-    match TargetTable::find_oid(client, name).await.map_err(failed)? {
-        Some(oid) => Ok(oid),
-        None => Err(no_such_table(client, name).await),
-    }
+    let failed = || server_error(format!("could not look up table {name}"));
+    let Some(oid) = TargetTable::find_oid(client, name).await.map_err(failed())? else {
+        return Err(no_such_table(client, name).await);
+    };
+    let sql = "select c.relkind = 'v', \
+                      (select string_agg(distinct d.refobjid::regclass::text, ', ') \
+                       from pg_rewrite w join pg_depend d on d.objid = w.oid \
+                       where w.ev_class = c.oid and d.classid = 'pg_rewrite'::regclass \
+                         and d.refclassid = 'pg_class'::regclass and d.refobjid <> c.oid) \
+               from pg_class c where c.oid = $1";
+    let found = client.query_opt(sql, &[&oid]).await.map_err(failed())?;
+    let Some(view) = found.filter(|row| row.get(0)) else { return Ok(oid) };
+    let error = Error::new(ErrorKind::Usage, format!("{name} is a view, and doctor checks tables"));
+    Err(match view.get::<_, Option<&str>>(1) {
+        Some(read) => error.hint(format!("The view reads {read}.")),
+        None => error,
+    })
 }
 
 async fn no_such_table(client: &Client, name: &str) -> Error {

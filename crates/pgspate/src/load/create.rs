@@ -246,7 +246,7 @@ pub(crate) async fn create_and_roll_back(
         TargetTable::read(client, name)
     );
     let rolled_back = client.batch_execute("rollback").await;
-    created.map_err(server_error(format!("could not create table {name}")))?;
+    created.map_err(|error| create_error(name, error))?;
     let table = table?;
     rolled_back
         .map_err(server_error(format!("could not roll back the creation of table {name}")))?;
@@ -255,6 +255,21 @@ pub(crate) async fn create_and_roll_back(
     })?;
     let new = NewTable { table: table.sql_name.clone(), ..new };
     Ok((table, new))
+}
+
+/// Returns the server's refusal to create the table `name`, with a hint about its schema.
+pub(crate) fn create_error(name: &str, error: tokio_postgres::Error) -> Error {
+    let code = error.code().cloned();
+    let error = server_error(format!("could not create table {name}"))(error);
+    match code {
+        Some(SqlState::INVALID_SCHEMA_NAME) => {
+            error.hint("Create the schema first, with `create schema ...`.")
+        }
+        Some(SqlState::INSUFFICIENT_PRIVILEGE) => {
+            error.hint("The role needs `grant create on schema ...`.")
+        }
+        _ => error,
+    }
 }
 
 /// Reads the table `name`, if its creation failed because another session has created it meanwhile.
@@ -288,7 +303,7 @@ pub(crate) async fn create(connection: &Connection, new: &NewTable) -> Result<u3
         client.batch_execute(&sql),
         client.fetch_one("select to_regclass($1)::oid", &name)
     );
-    created.map_err(failed())?;
+    created.map_err(|error| create_error(&new.table, error))?;
     let oid: Option<u32> = row.map_err(failed())?.get(0);
     oid.ok_or_else(|| Error::new(ErrorKind::Bug, "the table that was just created does not exist"))
 }

@@ -49,6 +49,7 @@ impl Load {
     fn hint_cause(&self, error: Error) -> Error {
         let error = hint_date_format(error, &self.plan.rows.columns, &self.reading.facts());
         let mut error = self.reading.hint_title(hint_value(error, &self.plan.rows));
+        error = self.hint_refusal(error);
         if let Some(new) = &self.new_table {
             let can_widen = create::wider_type(new, &self.table, &error).is_some();
             error = match self.reading.is_stream() && can_widen {
@@ -63,6 +64,20 @@ impl Load {
             }
         }
         error
+    }
+
+    /// Adds a hint to an error that another way to write the rows avoids.
+    fn hint_refusal(&self, error: Error) -> Error {
+        match error.sqlstate() {
+            Some(&SqlState::UNIQUE_VIOLATION) if error.place().is_some() => error.hint_also(
+                "`pgspate sync --no-delete` updates rows whose keys exist, and inserts others.",
+            ),
+            // The server's own hint is to use INSERT.
+            Some(&SqlState::FEATURE_NOT_SUPPORTED) if self.table.row_security => error.hint(
+                "Load as a role that sees all rows of the table: `alter role ... bypassrls`.",
+            ),
+            _ => error,
+        }
     }
 
     /// Adds a hint that says where the `rows` committed rows are, and how to load the rest.

@@ -20,6 +20,9 @@ use pgspate_target::{TargetColumn, TargetTable, TypeKind, quote_ident, server_er
 /// Oids of `int2vector` and `oidvector`, which are arrays by another name.
 const ARRAY_LIKE_TYPES: [u32; 2] = [22, 30];
 
+/// Oids of `float4` and `float8`.
+const FLOAT_TYPES: [u32; 2] = [700, 701];
+
 /// Most columns that a sync compares. A table has at most 1600 columns, and the table of
 /// differences has three columns beside those of the source.
 const COLUMNS_MAX: usize = 1597;
@@ -36,6 +39,8 @@ pub(super) struct SyncColumn {
     pub(super) is_array: bool,
     /// Whether equal values are identical.
     pub(super) is_exact: bool,
+    /// Whether the type is a float. Of its equal values, only 0 and -0 are not identical.
+    pub(super) is_float: bool,
     /// Whether an update cannot set the column, as for `generated always as identity`.
     pub(super) is_fixed: bool,
     /// Whether the column is not compared.
@@ -254,6 +259,7 @@ impl SyncColumn {
             is_nullable: !column.not_null,
             is_array: is_array(column),
             is_exact: keys::is_exact(column),
+            is_float: FLOAT_TYPES.contains(&column.ty.base().oid),
             is_fixed: column.is_identity_always,
             is_ignored: false,
         }
@@ -272,6 +278,23 @@ impl SyncColumn {
             ),
             (true, false) => in_arrays,
             (false, _) => format!("{left}.{name} {} {right}.{name}", self.equals),
+        }
+    }
+
+    /// Returns SQL that is true if the column is not identical in two rows. The column must be
+    /// exact or a float. If a value is NULL in a column that may not be NULL, the rows differ.
+    pub(super) fn differs(&self, left: &str, right: &str) -> String {
+        let [left, right] = [left, right].map(|of| format!("{of}.{}", self.name));
+        let differs = match self.is_nullable {
+            true => keys::differ_sql(&left, &self.equals, &right),
+            false => format!("({left} {} {right}) is not true", self.equals),
+        };
+        match self.is_exact {
+            true => differs,
+            false => {
+                let image_differs = keys::image_differs_sql(&left, &right);
+                format!("({differs}) or ({left} {} '0' and {image_differs})", self.equals)
+            }
         }
     }
 }

@@ -123,6 +123,7 @@ mod tests {
             is_nullable: false,
             is_array: false,
             is_exact: true,
+            is_float: false,
             is_fixed: false,
             is_ignored: false,
         };

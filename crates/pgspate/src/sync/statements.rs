@@ -456,22 +456,12 @@ impl SyncStatements<'_> {
         all.join(" and ")
     }
 
-    /// Returns the condition that a matched row differs; `None` if no column is compared. Columns
-    /// whose equal values may have different bytes are compared byte by byte.
+    /// Returns the condition that a matched row differs; `None` if no column is compared. Other
+    /// columns than exact ones and floats are compared byte by byte, which takes longer.
     fn differs(&self) -> Option<String> {
-        let (exact, other): (Vec<_>, Vec<_>) =
-            self.columns.compared().partition(|column| column.is_exact);
-        let mut all: Vec<String> = exact
-            .iter()
-            .map(|column| match column.is_nullable {
-                true => {
-                    let [t, s] = ["t", "s"].map(|of| format!("{of}.{}", column.name));
-                    keys::differ_sql(&t, &column.equals, &s)
-                }
-                // If the staged value is NULL, the row differs, and the server refuses the update.
-                false => format!("(t.{0} {1} s.{0}) is not true", column.name, column.equals),
-            })
-            .collect();
+        let (quick, other): (Vec<_>, Vec<_>) =
+            self.columns.compared().partition(|column| column.is_exact || column.is_float);
+        let mut all: Vec<String> = quick.iter().map(|column| column.differs("t", "s")).collect();
         if !other.is_empty() {
             let (left, right) =
                 (list(other.iter().copied(), "t"), list(other.iter().copied(), "s"));

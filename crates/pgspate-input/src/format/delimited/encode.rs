@@ -313,8 +313,23 @@ impl DelimitedEncoder {
         let mut hint = format!("Expected {}, found {found}.", counted(fields as u64, "field"));
         if bytes[self.record_start..].starts_with(self.layout.eol.bytes()) {
             hint += " The line is empty. Skip such lines with `--skip-blank-lines`.";
+        } else if found > fields && self.has_apostrophes(bytes) {
+            hint += " If apostrophes quote values in this input, use `--quote \"'\"`.";
         }
         Err(self.format_error(bytes, &message).hint(hint))
+    }
+
+    /// Returns whether a value of the next record begins with an apostrophe, and another ends with
+    /// one, in csv where other characters quote values.
+    fn has_apostrophes(&self, bytes: &[u8]) -> bool {
+        let Dialect { format, quote, delimiter, .. } = self.rules.dialect;
+        let (_, end) = self.last_field();
+        let record = &bytes[self.record_start..end];
+        let values = || record.split(|byte| *byte == delimiter);
+        format == CopyFormat::Csv
+            && quote != Some(b'\'')
+            && values().any(|value| value.starts_with(b"'"))
+            && values().any(|value| value.ends_with(b"'"))
     }
 
     /// Returns whether the field after the trailing delimiter is empty.
