@@ -98,12 +98,17 @@ class Writer(WriterBase):
         if self._engine is not None:
             self._engine.send()
 
-    def _expect_answer(self) -> tuple[int, asyncio.Future[list[Any]]]:
-        """Returns the number of a call, and the future that gets the call's answer."""
+    def _check_loop(self) -> asyncio.AbstractEventLoop:
+        """Returns the writer's event loop, which must be the running one."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             raise UsageError("the writer belongs to another event loop",
                              hint="Open a writer in each event loop.")
+        return loop
+
+    def _expect_answer(self) -> tuple[int, asyncio.Future[list[Any]]]:
+        """Returns the number of a call, and the future that gets the call's answer."""
+        loop = self._check_loop()
         number, future = next(self._numbers), loop.create_future()
         self._waiting[number] = future
         return number, future
@@ -259,7 +264,9 @@ class Writer(WriterBase):
         Raises:
             UsageError: The writer belongs to another event loop.
         """
-        if self._closing is None:
+        if self._engine is not None:
+            self._check_loop()
+        if self._closing is None or self._closing.cancelled():
             self._closing = asyncio.ensure_future(self._close())
         # A cancellation must not leave tasks waiting for answers.
         return await asyncio.shield(self._closing)

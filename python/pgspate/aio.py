@@ -7,6 +7,7 @@ iterates on the event loop.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, Union
 
@@ -35,7 +36,8 @@ _R = TypeVar("_R", bound=Report)
 async def load(data: Data, table: str, **options: Unpack[LoadOptions]) -> LoadReport:
     """Loads data into a table, as `pgspate.load` does, on a separate thread.
 
-    When the task is cancelled, pgspate rolls back the open transactions before the task ends.
+    When the task is cancelled, pgspate rolls back the open transactions before the task ends. If
+    the last commit has begun by then, the rows may be written.
 
     Args:
         data: As for `pgspate.load`, or an asynchronous iterable. pgspate iterates an asynchronous
@@ -65,7 +67,8 @@ async def load(data: Data, table: str, **options: Unpack[LoadOptions]) -> LoadRe
 async def sync(data: Data, table: str, **options: Unpack[SyncOptions]) -> SyncReport:
     """Makes a table's rows equal to the data, as `pgspate.sync` does, on a separate thread.
 
-    When the task is cancelled, pgspate rolls back the open transactions before the task ends.
+    When the task is cancelled, pgspate rolls back the open transactions before the task ends. If
+    the last commit has begun by then, the rows may be written.
 
     Args:
         data: As for `load`.
@@ -165,6 +168,13 @@ async def tune(**options: Unpack[TuneOptions]) -> Tuning:
     return await _run(TUNE, None, dict(options))
 
 
+async def _outlast(call: asyncio.Future[_R]) -> None:
+    """Waits until the call has ended, even if the task is cancelled once more."""
+    while not call.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([call])
+
+
 async def _run(command: Command[_R], data: Any, options: Mapping[str, Any]) -> _R:
     """Runs a command on a separate thread. If the task is cancelled, stops the command first."""
     stop = _pgspate.Stop()
@@ -180,7 +190,7 @@ async def _run(command: Command[_R], data: Any, options: Mapping[str, Any]) -> _
         stop.set()
         if queue is not None:
             queue.close()
-        await asyncio.wait([call])
+        await _outlast(call)
         # asyncio logs an exception that nothing has retrieved.
         if not call.cancelled():
             call.exception()

@@ -179,6 +179,31 @@ fn a_stream_outlives_a_new_name_of_its_table() {
     assert_eq!(scene.case.value("select count(*) from pgspate.job"), "1");
 }
 
+#[test]
+fn a_stream_of_a_renamed_table_is_not_that_of_its_successor() {
+    let scene = DriverScene::new();
+    let begin_into = |table: &str, number| {
+        let (options, limits) = (epoch(number, Some("a")), WaitLimits::default());
+        let handle = scene.runtime.handle();
+        driven::begin(table, None, options, None, &scene.dsn, limits, handle).unwrap()
+    };
+    let write = |ticket: &FleetTicket, id| {
+        assert!(!ticket.is_complete);
+        scene.complete(ticket, &[scene.write(ticket, 0, id, id)]).unwrap();
+    };
+    write(&begin_into("t", 0), 1);
+    scene.case.db.run("alter table t rename to old; create table t (like old including all)");
+    for (number, id) in [(1, 2), (2, 4)] {
+        write(&begin_into("old", number), id);
+        write(&begin_into("t", number), id + 1);
+    }
+    // Each stream has its latest epoch, although both have the same name.
+    assert!(begin_into("old", 2).is_complete && begin_into("t", 2).is_complete);
+    assert_eq!(scene.ids(), "3 5");
+    let old = "select string_agg(id::text, ' ' order by id) from old";
+    assert_eq!(scene.case.value(old), "-1 1 2 4");
+}
+
 /// The job of the latest epoch follows the table, also under a new name.
 #[test]
 fn a_repeated_epoch_is_complete_after_a_new_name_and_an_exchange() {

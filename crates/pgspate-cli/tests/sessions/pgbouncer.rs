@@ -97,6 +97,19 @@ fn transaction_pooling_is_refused_and_changes_no_session() {
 }
 
 #[test]
+fn a_pooler_without_a_connection_for_the_test_is_refused() {
+    let case = case();
+    let settings = "pool_mode = transaction\nmax_client_conn = 1";
+    let Some(pooler) = PgBouncer::start(&case.db.dsn(), settings) else { return };
+    for command in COMMANDS {
+        let run = run(&case, &pooler.dsn, command);
+        assert_eq!((run.status, run.stdout.as_str()), (Some(2), ""), "{command}");
+        let untested = "is a connection pooler, and refused the second connection";
+        assert!(run.stderr.contains(untested), "{command}: {}", run.stderr);
+    }
+}
+
+#[test]
 fn session_pooling_is_accepted_and_leaves_no_session_state() {
     let case = case();
     let Some(pooler) = PgBouncer::start(&case.db.dsn(), "pool_mode = session") else { return };

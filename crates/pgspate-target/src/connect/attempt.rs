@@ -17,7 +17,7 @@ use super::dsn::{Dsn, SessionAttrs};
 use super::failure::{self, ConnectFailure, FailureCause};
 use super::guard::StallGuard;
 use super::host::{Endpoint, Host};
-use super::pooler;
+use super::pooler::{self, PoolingTest};
 use super::socket::{SocketRoute, SocketTarget};
 use super::tls::TlsSetup;
 use super::tls_settings::TlsMode;
@@ -129,7 +129,7 @@ fn version_error(connection: &Connection) -> Error {
 }
 
 /// Refuses a pooler that gives each transaction another session. A pooler that passed the test is
-/// not tested again.
+/// not tested again. A test that proved nothing is made again for the next connection.
 async fn check_pooler(
     dsn: &Dsn,
     host: &Host,
@@ -140,11 +140,15 @@ async fn check_pooler(
         return Ok(());
     }
     let open_another = async || attempt(dsn, host, route, "pgspate").await.ok()?.ok();
-    if pooler::shares_backends(connection, open_another).await {
-        return Err(pooler::pooler_error(connection.place()));
+    match pooler::test_pooling(connection, open_another).await {
+        PoolingTest::SharesBackends => Err(pooler::pooler_error(connection.place())),
+        PoolingTest::NoSecondConnection => Err(pooler::untested_error(connection.place())),
+        PoolingTest::NoSecondBackend => Ok(()),
+        PoolingTest::KeepsBackends => {
+            let _ = dsn.pooler_is_usable.set(());
+            Ok(())
+        }
     }
-    let _ = dsn.pooler_is_usable.set(());
-    Ok(())
 }
 
 /// Runs `work`, and fails if it takes longer than `limit`.

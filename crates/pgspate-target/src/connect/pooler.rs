@@ -23,6 +23,29 @@ const BACKEND_TIMEOUT: Duration = Duration::from_secs(5);
 const BACKEND_QUERY: &str =
     "select pg_catalog.pg_backend_pid(), pg_catalog.pg_postmaster_start_time()";
 
+/// What the test of a pooler has found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PoolingTest {
+    /// Each transaction of a session may get another backend.
+    SharesBackends,
+    /// A session keeps its backend.
+    KeepsBackends,
+    /// The pooler had no second backend within [`BACKEND_TIMEOUT`], as with pools of one backend.
+    NoSecondBackend,
+    /// The pooler has refused a second connection.
+    NoSecondConnection,
+}
+
+/// Returns the error for a pooler that could not be tested.
+pub(super) fn untested_error(place: &str) -> Error {
+    let message = format!(
+        "{place} is a connection pooler, and refused the second connection that pgspate needs to \
+         test whether each transaction gets another session"
+    );
+    Error::new(ErrorKind::Connect, message)
+        .hint("Run the command again when the pooler has free connections.")
+}
+
 /// Returns the error for a pooler that pgspate cannot use.
 pub(super) fn pooler_error(place: &str) -> Error {
     let message =
@@ -34,49 +57,52 @@ pub(super) fn pooler_error(place: &str) -> Error {
     )
 }
 
-/// Returns whether the pooler gives the transactions of `connection` different backends.
+/// Tests whether the pooler gives the transactions of `connection` different backends.
 /// `open_another` opens one more connection to the same address.
 ///
 /// While `connection` is idle, the other connection holds a backend. After that, `connection` gets
 /// the same backend again only if the pooler keeps one backend for each session.
-pub(super) async fn shares_backends<F>(
+pub(super) async fn test_pooling<F>(
     connection: &Connection,
     mut open_another: impl FnMut() -> F,
-) -> bool
+) -> PoolingTest
 where
     F: Future<Output = Option<Connection>>,
 {
     for _ in 0..ROUNDS {
-        let first = timeout(BACKEND_TIMEOUT, read_backend(&connection.client, BACKEND_QUERY)).await;
-        let Ok(Some(first)) = first else { return false };
-        // A refused connection, for example by a small pool, proves nothing.
-        let other = async {
-            let other = open_another().await?;
-            let backend = read_backend(&other.client, &format!("begin; {BACKEND_QUERY}")).await?;
-            Some((other, backend))
+        let Some(first) = read_backend(&connection.client, BACKEND_QUERY).await else {
+            return PoolingTest::NoSecondBackend;
         };
-        let Ok(Some((other, second))) = timeout(BACKEND_TIMEOUT, other).await else {
-            return false;
+        let Ok(other) = timeout(BACKEND_TIMEOUT, open_another()).await else {
+            return PoolingTest::NoSecondBackend;
         };
-        let again = read_backend(&connection.client, BACKEND_QUERY);
-        let is_shared = first == second
-            || timeout(BACKEND_TIMEOUT, again)
-                .await
-                .ok()
-                .flatten()
-                .is_some_and(|again| again != first);
+        let Some(other) = other else { return PoolingTest::NoSecondConnection };
+        let begin = format!("begin; {BACKEND_QUERY}");
+        let Some(second) = read_backend(&other.client, &begin).await else {
+            return PoolingTest::NoSecondBackend;
+        };
+        let is_shared = match first == second {
+            true => Some(true),
+            false => {
+                let again = read_backend(&connection.client, BACKEND_QUERY).await;
+                again.map(|again| again != first)
+            }
+        };
         let _ = timeout(BACKEND_TIMEOUT, other.client.batch_execute("rollback")).await;
         other.close().await;
-        if is_shared {
-            return true;
+        match is_shared {
+            Some(true) => return PoolingTest::SharesBackends,
+            Some(false) => {}
+            None => return PoolingTest::NoSecondBackend,
         }
     }
-    false
+    PoolingTest::KeepsBackends
 }
 
-/// Reads the process id of the transaction's backend, with the server's start time.
+/// Reads the process id of the transaction's backend, with the server's start time. Returns `None`
+/// if there is no backend in time, or if the query fails.
 async fn read_backend(client: &Client, sql: &str) -> Option<String> {
-    let messages = client.simple_query(sql).await.ok()?;
+    let messages = timeout(BACKEND_TIMEOUT, client.simple_query(sql)).await.ok()?.ok()?;
     messages.iter().find_map(|message| match message {
         SimpleQueryMessage::Row(row) => Some(format!("{} {}", row.get(0)?, row.get(1)?)),
         _ => None,

@@ -55,7 +55,7 @@ pub async fn join_epoch(
     schema::ensure_ledger(client).await?;
     let key = match find_key(client, new.table_oid, epoch.stream).await? {
         Some(key) => key,
-        None => digest_texts(["fleet stream", new.table, epoch.stream]),
+        None => new_key(client, new, epoch.stream).await?,
     };
     let begun = async {
         lock_for_begin(client, &key).await?;
@@ -82,6 +82,22 @@ async fn find_key(client: &Client, table_oid: u32, stream: &str) -> Result<Optio
                and options->'epoch'->>'stream' = $2 order by job desc limit 1";
     let row = client.fetch_opt(sql, &[&table_oid, &stream]).await.map_err(ledger_error())?;
     Ok(row.map(|row| row.get(0)))
+}
+
+/// Returns the key of a stream of which no epoch has begun into this table. The table that had the
+/// name before may still exist, and have a stream of the same name.
+async fn new_key(client: &Client, new: NewFleetJob<'_>, stream: &str) -> Result<String> {
+    let key = digest_texts(["fleet stream", new.table, stream]);
+    let sql = "select exists (select from pgspate.job j join pg_class c on c.oid = j.table_oid \
+                              where j.key = $1 and j.table_oid <> $2)";
+    let row = client.fetch_one(sql, &[&key, &new.table_oid]).await.map_err(ledger_error())?;
+    match row.get(0) {
+        true => {
+            let table_oid = new.table_oid.to_string();
+            Ok(digest_texts(["fleet stream", new.table, stream, &table_oid]))
+        }
+        false => Ok(key),
+    }
 }
 
 /// The job of an epoch in the ledger.

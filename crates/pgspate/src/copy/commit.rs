@@ -19,6 +19,13 @@ const OUTCOME_POLL: Duration = Duration::from_millis(200);
 /// Commits, and waits until the WAL is on disk if the role's `synchronous_commit` says so. In a
 /// failed transaction, `commit` alone would roll back without an error, but `set` raises an error.
 pub(crate) const COMMIT_DURABLY: &str = "set local synchronous_commit to default; commit";
+/// Commits, and waits until the WAL is on disk even if the role's `synchronous_commit` is off,
+/// because another program remembers that the rows are committed.
+pub(crate) const COMMIT_FOR_OTHERS: &str = "\
+set local synchronous_commit to default; \
+select pg_catalog.set_config('synchronous_commit', 'on', true) \
+from pg_catalog.current_setting('synchronous_commit') level \
+where level operator(pg_catalog.=) 'off'; commit";
 /// Commits, and waits for the disk on all servers that the transaction spans.
 pub(super) const COMMIT_ACROSS_NODES: &str = "set local synchronous_commit to on; commit";
 /// Commits without waiting for the disk.

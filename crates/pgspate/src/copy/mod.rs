@@ -34,7 +34,7 @@ use pgspate_target::ledger::{ChunkRecorder, JobId, WrittenChunks};
 use pgspate_target::session::WaitLimits;
 use pgspate_target::{IncomingForeignKey, StorageFacts, WrittenTable};
 
-pub(crate) use commit::{COMMIT_DURABLY, emptying_error};
+pub(crate) use commit::{COMMIT_DURABLY, COMMIT_FOR_OTHERS, emptying_error};
 pub use progress::{CopyProgress, ProgressSnapshot, Waiting};
 pub(crate) use reject::{blames_one_row, is_row_error_code};
 pub(crate) use rejecting::{AttemptRejects, run_rejecting};

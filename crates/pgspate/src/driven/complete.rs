@@ -12,7 +12,7 @@ use super::completion_sessions::CompletionSessions;
 use super::staged::StagedParts;
 use super::{FleetJobOptions, FleetJobReport, FleetMode, FleetReceipt, FleetTicket, merge};
 use crate::care::{self, JobShadow};
-use crate::copy::{COMMIT_DURABLY, emptying_error};
+use crate::copy::{COMMIT_FOR_OTHERS, emptying_error};
 use crate::numbers::counted;
 use crate::sync::SyncOptions;
 use crate::{Error, ErrorKind, Result};
@@ -108,7 +108,7 @@ impl Completion<'_> {
         let failed = server_error(format!("could not complete {}", self.ticket.title()));
         client.batch_execute(&begin_sql(self.limits)).await.map_err(failed)?;
         let done = work.await;
-        let end = if done.is_ok() { COMMIT_DURABLY } else { "rollback" };
+        let end = if done.is_ok() { COMMIT_FOR_OTHERS } else { "rollback" };
         let ended = client.batch_execute(end).await;
         let done = done?;
         ended.map_err(|error| self.connection.explain("could not complete the job", error))?;

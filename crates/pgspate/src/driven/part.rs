@@ -8,8 +8,8 @@ use tokio_postgres::Client;
 use super::connection;
 use super::{FleetReceipt, FleetTicket};
 use crate::copy::{
-    self, AttemptRejects, COMMIT_DURABLY, CopyEnd, CopyJob, Destination, EarlySession, LaneSession,
-    ReadySession,
+    self, AttemptRejects, COMMIT_FOR_OTHERS, CopyEnd, CopyJob, Destination, EarlySession,
+    LaneSession, ReadySession,
 };
 use crate::format::EncodeMode;
 use crate::plan::{self, RowPlan};
@@ -118,7 +118,7 @@ impl Attempt<'_> {
             }
             Seal::Late(done) => return Ok(self.receipt(&done)),
         };
-        let commit = if ticket.commits_parts() { COMMIT_DURABLY } else { "commit" };
+        let commit = if ticket.commits_parts() { COMMIT_FOR_OTHERS } else { "commit" };
         let committed = runtime.block_on(connection.client.batch_execute(commit));
         match committed.map_err(|error| connection.explain("could not commit", error)) {
             Ok(()) => Ok(receipt),

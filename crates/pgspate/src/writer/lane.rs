@@ -229,7 +229,10 @@ impl RecordLane {
                 return Sent::Unsent(std::iter::once(unit).chain(units).collect());
             };
             let sent = match session.write_transaction(&unit).await {
-                Ok(answer) => self.answer(vec![unit], vec![answer]),
+                Ok(answer) => {
+                    self.core.counters.count_statements(1);
+                    self.answer(vec![unit], vec![answer])
+                }
                 Err(error) => self.refuse_unsent(vec![unit], &error),
             };
             if let Sent::Unsent(mut unsent) = sent {

@@ -339,12 +339,16 @@ impl RecordSession {
             }
             Ok(outcome)
         };
-        let outcome = answers.await;
-        // A refused transaction is rolled back by its commit.
-        let commit = client.batch_execute("commit").await;
-        let outcome = outcome?;
-        commit.map_err(failed)?;
-        Ok(outcome)
+        let outcome = match answers.await {
+            Ok(outcome) => client.batch_execute("commit").await.map(|()| outcome).map_err(failed),
+            Err(error) => Err(error),
+        };
+        if outcome.is_err() {
+            // A COMMIT that was cancelled before it ran leaves the transaction open, too. If the
+            // connection is lost, the next statement fails.
+            let _ = client.batch_execute("rollback").await;
+        }
+        outcome
     }
 
     /// Runs a statement of a shape.

@@ -155,6 +155,7 @@ impl WaitingSessions {
             }
         };
         let answer = write_alone(&mut session, unit).await?;
+        core.counters.count_statements(1);
         if !session.is_closed() {
             self.free().push((session, Instant::now()));
             if !self.is_ending_idle.swap(true, Ordering::Relaxed) {
@@ -310,6 +311,7 @@ impl WaitingSessions {
                     }
                 }
                 Some(answer) => {
+                    core.counters.count_statements(1);
                     core.answer(unit, answer);
                     core.queue_again(call.units.drain(..));
                 }
