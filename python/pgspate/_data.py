@@ -256,7 +256,16 @@ def classify_events(events: Events) -> tuple[tuple[str, Any, str], None]:
 
 
 def kept_rows(rows: Iterable[Any]) -> list[Any]:
-    """Returns the rows as a list. A generator may change a row and yield it again."""
+    """Returns the rows as a list. A generator may change a row and yield it again.
+
+    Raises:
+        UsageError: The rows are a data frame, whose iteration gives no rows.
+    """
+    if hasattr(rows, "__arrow_c_stream__") or hasattr(rows, "__dataframe__"):
+        hint = "`pgspate.load` and `pgspate.sync` take it. A writer takes dicts, as those of "
+        hint += '`frame.to_dict("records")` in pandas, `.to_dicts()` in polars and `.to_pylist()` '
+        hint += "in pyarrow."
+        raise UsageError(f"an object of class {_name_of(rows)} has columns, not records", hint=hint)
     if isinstance(rows, (list, tuple)):
         return list(rows)
     return [_pgspate.copy_row(row) for row in rows]

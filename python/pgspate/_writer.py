@@ -153,7 +153,12 @@ class WriterBase:
             default[3] if key is None else _names(key),
             default[4] if columns is None else _columns(columns),
         )
-        plan = self._plans.get(wanted)
+        try:
+            plan = self._plans.get(wanted)
+        except TypeError:
+            # A dict as the table is not hashable.
+            refuse_table_object(table)
+            raise
         if plan is not None:
             return plan
         name, returned, conflict, conflict_key, named = wanted

@@ -225,8 +225,13 @@ def test_asyncio_calls_run_at_the_same_time_and_can_be_cancelled(db, dsn):
         task = asyncio.create_task(pgspate.aio.load(endless(), "t", to=dsn))
         await asyncio.to_thread(begun.wait)
         task.cancel()
+        await asyncio.sleep(0)
+        # The task waits for the call even if it is cancelled once more.
+        task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        sessions = "select count(*) from pg_stat_activity where application_name ~ '^pgspate load'"
+        assert db.execute(sessions).fetchone() == (0,)
         report = await pgspate.aio.sync([(2,)], "t", key="a", no_delete=True, to=dsn)
         assert report.is_same
 

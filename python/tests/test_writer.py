@@ -373,3 +373,29 @@ def test_a_writer_belongs_to_one_event_loop(users, dsn):
     asyncio.run(main(writer))
     with pytest.raises(pgspate.UsageError, match="another event loop"):
         asyncio.run(main(writer))
+
+
+def test_a_writer_is_closed_by_its_loop_after_another_loop_has_tried(users, dsn):
+    writer = pgspate.aio.Writer("users", to=dsn)
+    own, other = asyncio.new_event_loop(), asyncio.new_event_loop()
+    try:
+        own.run_until_complete(writer.insert({"name": "Ann"}))
+        with pytest.raises(pgspate.UsageError, match="another event loop"):
+            other.run_until_complete(writer.close())
+        assert own.run_until_complete(writer.close()).rows == 1
+    finally:
+        own.close()
+        other.close()
+
+
+def test_swapped_arguments_and_data_frames_say_what_is_expected(users, dsn):
+    class Frame:
+        def __arrow_c_stream__(self) -> None:
+            raise AssertionError
+
+    with pgspate.Writer("users", to=dsn) as writer:
+        with pytest.raises(pgspate.UsageError, match="an object of class dict, not a name"):
+            writer.insert("users", {"name": "Ann"})  # type: ignore[arg-type]
+        with pytest.raises(pgspate.UsageError, match="class Frame has columns, not records"):
+            writer.insert_many(Frame())  # type: ignore[arg-type]
+    assert count(users) == 0

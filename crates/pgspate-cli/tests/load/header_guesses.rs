@@ -193,3 +193,18 @@ fn a_header_in_any_language_is_no_row() {
         assert!(case.rows("t").is_empty(), "{names}");
     }
 }
+
+#[test]
+fn a_short_first_line_is_no_header_of_columns_that_are_named() {
+    let case = LoadCase::new("create table t (a text, b text)");
+    case.put("t.text", "x\n1\t2\n");
+    assert_snapshot!(case.refusal("t.text --table t --format text --columns a,b"), @"
+    error: could not tell whether the first line names the columns: it has fewer fields
+          … than the other lines
+      at: t.text
+
+    hint: Say so with `--header yes`, or `--header no` if it is a row.
+    ");
+    case.load("t.text --table t --format text --columns a,b --header yes").success();
+    assert_eq!(case.rows("t"), ["(1,2)"]);
+}

@@ -71,9 +71,10 @@ impl TableCare<'_> {
                 continue;
             };
             match advance(client, &table.sql_name, sequence).await {
-                Ok(None) => {}
-                Ok(Some(value)) => {
-                    after.sequences.push(MovedSequence { name: name.clone(), value })
+                Ok(Advance { moved_to, warning }) => {
+                    let moved = moved_to.map(|value| MovedSequence { name: name.clone(), value });
+                    after.sequences.extend(moved);
+                    after.warnings.extend(warning);
                 }
                 Err(error) if error.is_retryable() => return Err(error),
                 Err(error) => {
@@ -163,37 +164,67 @@ fn message_with_cause(error: &Error) -> String {
     }
 }
 
-/// Advances the sequence past the furthest value of its column, but never moves it back. Returns
-/// the sequence's new last value; `None` if the sequence was not advanced. Other sessions do not
-/// wait for a lock meanwhile.
-async fn advance(client: &Client, table: &str, sequence: &Sequence) -> Result<Option<i64>> {
-    let Sequence { name, increment, bounds, .. } = sequence;
+/// How a sequence was advanced.
+#[derive(Debug, Default)]
+struct Advance {
+    /// The sequence's new last value; `None` if the sequence stays as it was.
+    moved_to: Option<i64>,
+    /// Why the next insert may get no value from the sequence.
+    warning: Option<String>,
+}
+
+/// Advances the sequence past the furthest value of its column within the sequence's bounds, but
+/// never moves it back. The sequence stays on the values that its increment gives. Other sessions
+/// do not wait for a lock meanwhile.
+async fn advance(client: &Client, table: &str, sequence: &Sequence) -> Result<Advance> {
+    let Sequence { name, increment, bounds: (min, max), .. } = sequence;
     let failed = || server_error(format!("could not advance sequence {name}"));
     let furthest = sequence.last_value_aggregate();
-    let beyond = if *increment > 0 { "<" } else { ">" };
     let column = quote_ident(&sequence.column);
     let query = format!(
-        "select (select {furthest}({column})::int8 from {table}), last_value, is_called from {name}"
+        "select (select {furthest}({column})::int8 from {table} \
+                 where {column} between {min} and {max}), last_value, is_called from {name}"
     );
     let row = client.fetch_one(&query, &[]).await.map_err(failed())?;
     let (top, last, is_called): (Option<i64>, i64, bool) = (row.get(0), row.get(1), row.get(2));
-    let Some(top) = top else { return Ok(None) };
-    let top = top.clamp(bounds.0, bounds.1);
+    let Some(top) = top else { return Ok(Advance::default()) };
     let Some(steps) = count_nextval_calls(top, last, is_called, *increment) else {
-        return Ok(None);
+        return Ok(Advance::default());
+    };
+    let value_after = |steps: i128| {
+        let value = i128::from(last) + i128::from(*increment) * (steps - i128::from(!is_called));
+        i64::try_from(value).ok().filter(|value| (min..=max).contains(&value))
+    };
+    let Some(reached) = value_after(i128::from(steps)) else {
+        return Ok(Advance {
+            moved_to: None,
+            warning: Some(format!(
+                "sequence {name} has no value beyond {top}, which is in column {column}, so it \
+                 stays as it is"
+            )),
+        });
     };
     let advance_sql = match steps {
         ..=STEPS_MAX => {
             let taken = format!("nextval('{}')", escape_quotes(name));
             format!("select {furthest}({taken}) from generate_series(1, {steps})")
         }
-        _ => format!(
-            "select setval('{}', {top}) from {name} where last_value {beyond} {top}",
-            escape_quotes(name)
-        ),
+        _ => {
+            let beyond = if *increment > 0 { "<" } else { ">" };
+            format!(
+                "select setval('{}', {reached}) from {name} where last_value {beyond} {reached}",
+                escape_quotes(name)
+            )
+        }
     };
     let row = client.fetch_opt(&advance_sql, &[]).await.map_err(failed())?;
-    Ok(row.map(|row| row.get(0)))
+    let is_last = value_after(i128::from(steps) + 1).is_none();
+    Ok(Advance {
+        moved_to: row.map(|row| row.get(0)),
+        warning: is_last.then(|| {
+            format!("sequence {name} is at {reached}, its last value: the next one will fail")
+        }),
+    })
 }
 
 /// Returns the warning of a sequence that could not be advanced: the error, and the SQL to run.
@@ -225,7 +256,10 @@ pub(crate) async fn advance_sequences(
         }
         client.batch_execute("savepoint pgspate_sequence").await.map_err(failed())?;
         let end = match advance(client, table, &sequence).await {
-            Ok(_) => "release savepoint pgspate_sequence",
+            Ok(Advance { warning, .. }) => {
+                warnings.extend(warning);
+                "release savepoint pgspate_sequence"
+            }
             Err(error) if error.is_retryable() => return Err(error),
             Err(error) => {
                 warnings.push(sequence_warning(&error, &sequence, table));

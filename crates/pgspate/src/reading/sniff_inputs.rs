@@ -269,6 +269,9 @@ fn judge_header_doubt(
     let Some(doubt) = sniffed.header_doubt else {
         // With `--columns`, nothing else compares the names of the first line.
         let is_unknown = sniffed.header && options.read.header.is_none() && !sniffed.has_known_name;
+        if is_unknown && rows.columns.is_some() && sniffed.title.is_some() {
+            return Err(header_doubt_error("it has fewer fields than the other lines"));
+        }
         return Ok((is_unknown && rows.columns.is_some()).then(|| {
             "the first line was taken for names of columns, although it has none of the names of \
              `--columns`; if it is a row, load with `--header no`, and if not, with `--header yes`"
@@ -283,13 +286,14 @@ fn judge_header_doubt(
         ))),
         // The table's columns do not have these names, so the plan refuses them.
         (true, Some(_)) if !ignores_names => Ok(None),
-        _ => {
-            let message =
-                format!("could not tell whether the first line names the columns: {doubt}");
-            let hint = "Say so with `--header yes`, or `--header no` if it is a row.";
-            Err(Error::new(ErrorKind::Format, message).hint(hint))
-        }
+        _ => Err(header_doubt_error(doubt)),
     }
+}
+
+fn header_doubt_error(doubt: &str) -> Error {
+    let message = format!("could not tell whether the first line names the columns: {doubt}");
+    Error::new(ErrorKind::Format, message)
+        .hint("Say so with `--header yes`, or `--header no` if it is a row.")
 }
 
 /// Returns the warning that `--columns` gives a field the column of another field's name. Fields go
