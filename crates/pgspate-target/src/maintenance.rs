@@ -55,6 +55,8 @@ pub struct Sequence {
     pub increment: i64,
     /// The minimum and the maximum value.
     pub bounds: (i64, i64),
+    /// Whether the sequence begins again after its last value.
+    pub cycles: bool,
 }
 
 /// Sessions that hold a lock on the table or its indexes, strongest locks first. A role without the
@@ -107,7 +109,8 @@ where c.oid = $1";
 const CHUNKS: &str = "union all select inhrelid from pg_inherits where inhparent = c.oid";
 
 const SEQUENCES: &str = "\
-select a.attname::text, format('%I.%I', n.nspname, s.relname), q.seqincrement, q.seqmin, q.seqmax
+select a.attname::text, format('%I.%I', n.nspname, s.relname), q.seqincrement, q.seqmin, q.seqmax,
+       q.seqcycle
 from pg_depend d
 join pg_attribute a on a.attrelid = d.refobjid and a.attnum = d.refobjsubid
 join pg_class s on s.oid = d.objid join pg_namespace n on n.oid = s.relnamespace
@@ -302,5 +305,6 @@ fn read_sequence(row: &Row) -> Sequence {
         name: row.get(1),
         increment: row.get(2),
         bounds: (row.get(3), row.get(4)),
+        cycles: row.get(5),
     }
 }

@@ -122,6 +122,6 @@ fn a_view_is_refused_with_the_names_of_its_tables() {
     assert_snapshot!(run.stderr, @"
     error: v is a view, and doctor checks tables
 
-    hint: The view reads public.t, public.u.
+    hint: Name a table. The view reads public.t, public.u.
     ");
 }

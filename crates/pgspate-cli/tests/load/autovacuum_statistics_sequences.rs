@@ -218,7 +218,7 @@ fn sequences_keep_their_step_and_their_bounds() {
       sequence public.t_odd_seq moved to 400001
       sequence public.t_few_seq moved to 5
       sequence public.t_small_seq moved to 32767
-    warning: sequence public.t_tens_seq has no value beyond 96, which is in column tens, so it stays as it is
+    warning: sequence public.t_tens_seq stays as it is: it has no value beyond 96 in column tens
     warning: sequence public.t_small_seq is at 32767, its last value: the next one will fail
     ");
     let next = "insert into t (note, small) values ('c', 7) \

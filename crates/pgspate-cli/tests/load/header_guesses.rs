@@ -199,8 +199,8 @@ fn a_short_first_line_is_no_header_of_columns_that_are_named() {
     let case = LoadCase::new("create table t (a text, b text)");
     case.put("t.text", "x\n1\t2\n");
     assert_snapshot!(case.refusal("t.text --table t --format text --columns a,b"), @"
-    error: could not tell whether the first line names the columns: it has fewer fields
-          … than the other lines
+    error: could not tell whether the first line names the columns: it has 1 field, and
+          … most other lines have 2
       at: t.text
 
     hint: Say so with `--header yes`, or `--header no` if it is a row.

@@ -335,7 +335,7 @@ fn a_key_that_exists_says_what_updates_rows() {
       caused by: Key (id)=(2) already exists
       at: t.csv, line 2, byte 4
 
-    hint: `pgspate sync --no-delete` updates rows whose keys exist, and inserts others.
+    hint: If the table has the key already, `pgspate sync --no-delete` updates the row.
     "#);
 }
 

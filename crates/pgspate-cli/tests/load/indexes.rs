@@ -386,7 +386,7 @@ fn a_duplicate_key_fails_the_load_and_restores_the_indexes() {
       caused by: Key (id)=(1) already exists
       at: t.csv, line 4, byte 13
 
-    hint: `pgspate sync --no-delete` updates rows whose keys exist, and inserts others.
+    hint: If the table has the key already, `pgspate sync --no-delete` updates the row.
     "#);
     assert_eq!((case.value(SELECT_DEFINITIONS), case.rows("t")), before);
     assert_eq!(case.value("select count(*) from pgspate.job"), "0");

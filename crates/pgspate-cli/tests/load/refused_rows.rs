@@ -130,7 +130,7 @@ fn rows_that_violate_constraints_are_refused() {
       caused by: Key (a)=(1) already exists
       at: t.csv, line 3, byte 4
 
-    hint: `pgspate sync --no-delete` updates rows whose keys exist, and inserts others.
+    hint: If the table has the key already, `pgspate sync --no-delete` updates the row.
     "#);
     let exclusion = "a int4range, exclude using gist (a with &&)";
     assert_snapshot!(load_refused_row(exclusion, "\"[1,3)\"\n\"[2,5)\"\n\"[5,6)\"\n"), @r#"
@@ -167,7 +167,7 @@ fn keys_that_the_table_already_has_are_refused() {
       caused by: Key (id)=(5) already exists
       at: t.csv, line 3, byte 9
 
-    hint: `pgspate sync --no-delete` updates rows whose keys exist, and inserts others.
+    hint: If the table has the key already, `pgspate sync --no-delete` updates the row.
     "#);
 }
 
@@ -283,7 +283,7 @@ fn equal_keys_in_one_lane_are_refused() {
       caused by: Key (id)=(7) already exists
       at: big.csv, line 240001, byte 16372009
 
-    hint: `pgspate sync --no-delete` updates rows whose keys exist, and inserts others.
+    hint: If the table has the key already, `pgspate sync --no-delete` updates the row.
     "#);
 }
 
@@ -302,7 +302,7 @@ fn equal_keys_in_different_lanes_are_refused() {
       caused by: Key (id)=(8) already exists
       at: big.csv, line 150003, byte 10149290
 
-    hint: `pgspate sync --no-delete` updates rows whose keys exist, and inserts others.
+    hint: If the table has the key already, `pgspate sync --no-delete` updates the row.
     "#);
 }
 
@@ -347,7 +347,7 @@ fn lanes_that_deadlock_report_the_duplicate_key() {
       caused by: Key (id)=(-2) already exists
       at: big.csv, line 130002, byte 8766272
 
-    hint: `pgspate sync --no-delete` updates rows whose keys exist, and inserts others.
+    hint: If the table has the key already, `pgspate sync --no-delete` updates the row.
     "#);
     assert_eq!(case.rows("big").len(), 0);
 }
@@ -371,7 +371,7 @@ fn equal_keys_on_standard_input_are_refused() {
       caused by: Key (id)=(3) already exists
       at: -, line 200005, byte 13606571
 
-    hint: `pgspate sync --no-delete` updates rows whose keys exist, and inserts others.
+    hint: If the table has the key already, `pgspate sync --no-delete` updates the row.
     "#);
     assert_eq!(case.rows("big").len(), 0);
     // The lane with the first row is held until another lane has one of the others. The held lane

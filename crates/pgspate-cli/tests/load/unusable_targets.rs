@@ -114,7 +114,7 @@ fn a_role_without_privileges_is_refused() {
         error: could not create table new
           caused by: permission denied for schema public (SQLSTATE 42501)
 
-        hint: The role needs `grant create on schema ...`.
+        hint: The role may need `grant create on schema ...`.
         ");
     }
 }

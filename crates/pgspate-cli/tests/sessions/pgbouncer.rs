@@ -104,7 +104,8 @@ fn a_pooler_without_a_connection_for_the_test_is_refused() {
     for command in COMMANDS {
         let run = run(&case, &pooler.dsn, command);
         assert_eq!((run.status, run.stdout.as_str()), (Some(2), ""), "{command}");
-        let untested = "is a connection pooler, and refused the second connection";
+        let untested =
+            "a connection pooler, gives each transaction another session: it had no second";
         assert!(run.stderr.contains(untested), "{command}: {}", run.stderr);
     }
 }

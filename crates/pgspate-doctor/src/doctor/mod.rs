@@ -172,6 +172,7 @@ async fn table_oid(client: &Client, name: &str) -> Result<u32> {
     let sql = "select c.relkind = 'v', \
                       (select string_agg(distinct d.refobjid::regclass::text, ', ') \
                        from pg_rewrite w join pg_depend d on d.objid = w.oid \
+                       join pg_class r on r.oid = d.refobjid and r.relkind <> 'S' \
                        where w.ev_class = c.oid and d.classid = 'pg_rewrite'::regclass \
                          and d.refclassid = 'pg_class'::regclass and d.refobjid <> c.oid) \
                from pg_class c where c.oid = $1";
@@ -179,8 +180,8 @@ async fn table_oid(client: &Client, name: &str) -> Result<u32> {
     let Some(view) = found.filter(|row| row.get(0)) else { return Ok(oid) };
     let error = Error::new(ErrorKind::Usage, format!("{name} is a view, and doctor checks tables"));
     Err(match view.get::<_, Option<&str>>(1) {
-        Some(read) => error.hint(format!("The view reads {read}.")),
-        None => error,
+        Some(read) => error.hint(format!("Name a table. The view reads {read}.")),
+        None => error.hint("Name a table."),
     })
 }
 

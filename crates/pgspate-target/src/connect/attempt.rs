@@ -142,7 +142,7 @@ async fn check_pooler(
     let open_another = async || attempt(dsn, host, route, "pgspate").await.ok()?.ok();
     match pooler::test_pooling(connection, open_another).await {
         PoolingTest::SharesBackends => Err(pooler::pooler_error(connection.place())),
-        PoolingTest::NoSecondConnection => Err(pooler::untested_error(connection.place())),
+        PoolingTest::Untested => Err(pooler::untested_error(connection.place())),
         PoolingTest::NoSecondBackend => Ok(()),
         PoolingTest::KeepsBackends => {
             let _ = dsn.pooler_is_usable.set(());

@@ -30,20 +30,23 @@ pub(super) enum PoolingTest {
     SharesBackends,
     /// A session keeps its backend.
     KeepsBackends,
-    /// The pooler had no second backend within [`BACKEND_TIMEOUT`], as with pools of one backend.
+    /// A session keeps its backend while another session waits for one: a pool of one backend, or a
+    /// pool that is full now.
     NoSecondBackend,
-    /// The pooler has refused a second connection.
-    NoSecondConnection,
+    /// The pooler has refused a second connection, or the first session has lost its backend.
+    Untested,
 }
 
 /// Returns the error for a pooler that could not be tested.
 pub(super) fn untested_error(place: &str) -> Error {
     let message = format!(
-        "{place} is a connection pooler, and refused the second connection that pgspate needs to \
-         test whether each transaction gets another session"
+        "could not test whether {place}, a connection pooler, gives each transaction another \
+         session: it had no second connection free, or no backend in time"
     );
-    Error::new(ErrorKind::Connect, message)
-        .hint("Run the command again when the pooler has free connections.")
+    Error::new(ErrorKind::Connect, message).hint(
+        "Run the command again when the pooler has free connections, or connect to the server's \
+         own port.",
+    )
 }
 
 /// Returns the error for a pooler that pgspate cannot use.
@@ -71,29 +74,35 @@ where
 {
     for _ in 0..ROUNDS {
         let Some(first) = read_backend(&connection.client, BACKEND_QUERY).await else {
-            return PoolingTest::NoSecondBackend;
+            return PoolingTest::Untested;
         };
-        let Ok(other) = timeout(BACKEND_TIMEOUT, open_another()).await else {
-            return PoolingTest::NoSecondBackend;
+        let other = match timeout(BACKEND_TIMEOUT, open_another()).await {
+            Ok(Some(other)) => Some(other),
+            Ok(None) => return PoolingTest::Untested,
+            Err(_) => None,
         };
-        let Some(other) = other else { return PoolingTest::NoSecondConnection };
-        let begin = format!("begin; {BACKEND_QUERY}");
-        let Some(second) = read_backend(&other.client, &begin).await else {
-            return PoolingTest::NoSecondBackend;
+        let second = match &other {
+            Some(other) => read_backend(&other.client, &format!("begin; {BACKEND_QUERY}")).await,
+            None => None,
         };
-        let is_shared = match first == second {
+        let is_shared = match second.as_ref() == Some(&first) {
             true => Some(true),
             false => {
                 let again = read_backend(&connection.client, BACKEND_QUERY).await;
                 again.map(|again| again != first)
             }
         };
-        let _ = timeout(BACKEND_TIMEOUT, other.client.batch_execute("rollback")).await;
-        other.close().await;
+        if let Some(other) = other {
+            if second.is_some() {
+                let _ = timeout(BACKEND_TIMEOUT, other.client.batch_execute("rollback")).await;
+            }
+            other.close().await;
+        }
         match is_shared {
             Some(true) => return PoolingTest::SharesBackends,
+            Some(false) if second.is_none() => return PoolingTest::NoSecondBackend,
             Some(false) => {}
-            None => return PoolingTest::NoSecondBackend,
+            None => return PoolingTest::Untested,
         }
     }
     PoolingTest::KeepsBackends

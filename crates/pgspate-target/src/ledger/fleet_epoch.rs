@@ -53,8 +53,8 @@ pub async fn join_epoch(
     epoch: EpochOfStream<'_>,
 ) -> Result<JobAndWarning> {
     schema::ensure_ledger(client).await?;
-    let key = match find_key(client, new.table_oid, epoch.stream).await? {
-        Some(key) => key,
+    let (key, is_named_alike) = match find_key(client, new.table_oid, epoch.stream).await? {
+        Some(key) => (key, false),
         None => new_key(client, new, epoch.stream).await?,
     };
     let begun = async {
@@ -67,6 +67,7 @@ pub async fn join_epoch(
                 }
                 return Ok((begun, None));
             }
+            FoundEpoch::New(None) if is_named_alike => Some(begins_anew_warning(new.table, epoch)),
             FoundEpoch::New(warning) => warning,
         };
         insert_job(client, &key, new).await.map(|begun| (begun, warning))
@@ -76,7 +77,7 @@ pub async fn join_epoch(
 
 /// Returns the key of the jobs of a stream into this table. The key has the name that the table had
 /// when the stream began. Returns `None` if no epoch has begun. Also if a new table has taken the
-/// table's name since the latest epoch; then the jobs are found by the name.
+/// name of a dropped one since the latest epoch; then the jobs are found by the name.
 async fn find_key(client: &Client, table_oid: u32, stream: &str) -> Result<Option<String>> {
     let sql = "select key from pgspate.job where table_oid = $1 and command = 'fleet' \
                and options->'epoch'->>'stream' = $2 order by job desc limit 1";
@@ -84,20 +85,30 @@ async fn find_key(client: &Client, table_oid: u32, stream: &str) -> Result<Optio
     Ok(row.map(|row| row.get(0)))
 }
 
-/// Returns the key of a stream of which no epoch has begun into this table. The table that had the
-/// name before may still exist, and have a stream of the same name.
-async fn new_key(client: &Client, new: NewFleetJob<'_>, stream: &str) -> Result<String> {
+/// Returns the key of a stream of which no epoch has begun into this table, and whether a renamed
+/// table that had the name before has a stream of the same name.
+async fn new_key(client: &Client, new: NewFleetJob<'_>, stream: &str) -> Result<(String, bool)> {
     let key = digest_texts(["fleet stream", new.table, stream]);
     let sql = "select exists (select from pgspate.job j join pg_class c on c.oid = j.table_oid \
                               where j.key = $1 and j.table_oid <> $2)";
     let row = client.fetch_one(sql, &[&key, &new.table_oid]).await.map_err(ledger_error())?;
-    match row.get(0) {
+    let is_taken = row.get(0);
+    match is_taken {
         true => {
             let table_oid = new.table_oid.to_string();
-            Ok(digest_texts(["fleet stream", new.table, stream, &table_oid]))
+            Ok((digest_texts(["fleet stream", new.table, stream, &table_oid]), true))
         }
-        false => Ok(key),
+        false => Ok((key, false)),
     }
+}
+
+/// Returns the warning of a stream into a table that has taken the name of a renamed table.
+fn begins_anew_warning(table: &str, epoch: EpochOfStream<'_>) -> String {
+    let EpochOfStream { stream, number, .. } = epoch;
+    format!(
+        "stream {stream} has written another table that had the name {table}; epoch {number} \
+         begins a stream of its own"
+    )
 }
 
 /// The job of an epoch in the ledger.

@@ -183,7 +183,7 @@ async fn advance(client: &Client, table: &str, sequence: &Sequence) -> Result<Ad
     let column = quote_ident(&sequence.column);
     let query = format!(
         "select (select {furthest}({column})::int8 from {table} \
-                 where {column} between {min} and {max}), last_value, is_called from {name}"
+                 where {column} between '{min}'::int8 and '{max}'::int8), last_value, is_called from {name}"
     );
     let row = client.fetch_one(&query, &[]).await.map_err(failed())?;
     let (top, last, is_called): (Option<i64>, i64, bool) = (row.get(0), row.get(1), row.get(2));
@@ -199,8 +199,7 @@ async fn advance(client: &Client, table: &str, sequence: &Sequence) -> Result<Ad
         return Ok(Advance {
             moved_to: None,
             warning: Some(format!(
-                "sequence {name} has no value beyond {top}, which is in column {column}, so it \
-                 stays as it is"
+                "sequence {name} stays as it is: it has no value beyond {top} in column {column}"
             )),
         });
     };
@@ -212,19 +211,19 @@ async fn advance(client: &Client, table: &str, sequence: &Sequence) -> Result<Ad
         _ => {
             let beyond = if *increment > 0 { "<" } else { ">" };
             format!(
-                "select setval('{}', {reached}) from {name} where last_value {beyond} {reached}",
+                "select setval('{}', '{reached}'::int8) from {name} \
+                 where last_value {beyond} '{reached}'::int8",
                 escape_quotes(name)
             )
         }
     };
     let row = client.fetch_opt(&advance_sql, &[]).await.map_err(failed())?;
-    let is_last = value_after(i128::from(steps) + 1).is_none();
-    Ok(Advance {
-        moved_to: row.map(|row| row.get(0)),
-        warning: is_last.then(|| {
-            format!("sequence {name} is at {reached}, its last value: the next one will fail")
-        }),
-    })
+    let moved_to = row.map(|row| row.get(0));
+    let is_last = !sequence.cycles && value_after(i128::from(steps) + 1).is_none();
+    let warning = moved_to.filter(|_| is_last).map(|last: i64| {
+        format!("sequence {name} is at {last}, its last value: the next one will fail")
+    });
+    Ok(Advance { moved_to, warning })
 }
 
 /// Returns the warning of a sequence that could not be advanced: the error, and the SQL to run.

@@ -266,7 +266,7 @@ pub(crate) fn create_error(name: &str, error: tokio_postgres::Error) -> Error {
             error.hint("Create the schema first, with `create schema ...`.")
         }
         Some(SqlState::INSUFFICIENT_PRIVILEGE) => {
-            error.hint("The role needs `grant create on schema ...`.")
+            error.hint("The role may need `grant create on schema ...`.")
         }
         _ => error,
     }

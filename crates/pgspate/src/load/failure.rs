@@ -70,7 +70,7 @@ impl Load {
     fn hint_refusal(&self, error: Error) -> Error {
         match error.sqlstate() {
             Some(&SqlState::UNIQUE_VIOLATION) if error.place().is_some() => error.hint_also(
-                "`pgspate sync --no-delete` updates rows whose keys exist, and inserts others.",
+                "If the table has the key already, `pgspate sync --no-delete` updates the row.",
             ),
             // The server's own hint is to use INSERT.
             Some(&SqlState::FEATURE_NOT_SUPPORTED) if self.table.row_security => error.hint(

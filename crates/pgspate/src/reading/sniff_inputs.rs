@@ -269,8 +269,9 @@ fn judge_header_doubt(
     let Some(doubt) = sniffed.header_doubt else {
         // With `--columns`, nothing else compares the names of the first line.
         let is_unknown = sniffed.header && options.read.header.is_none() && !sniffed.has_known_name;
-        if is_unknown && rows.columns.is_some() && sniffed.title.is_some() {
-            return Err(header_doubt_error("it has fewer fields than the other lines"));
+        if let (true, Some(_), Some((_, fields))) = (is_unknown, &rows.columns, sniffed.title) {
+            let doubt = format!("it has 1 field, and most other lines have {fields}");
+            return Err(header_doubt_error(&doubt));
         }
         return Ok((is_unknown && rows.columns.is_some()).then(|| {
             "the first line was taken for names of columns, although it has none of the names of \

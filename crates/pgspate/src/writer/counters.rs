@@ -56,9 +56,9 @@ impl WriterCounters {
         add(&self.set_rows, rows as u64);
     }
 
-    /// Counts statements that wrote one call each.
-    pub(super) fn count_statements(&self, statements: usize) {
-        add(&self.statements, statements as u64);
+    /// Counts a statement, or a transaction of several, for one call.
+    pub(super) fn count_statement(&self) {
+        add(&self.statements, 1);
     }
 
     pub(super) fn count_rows(&self, rows: u64) {

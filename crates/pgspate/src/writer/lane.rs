@@ -214,7 +214,6 @@ impl RecordLane {
                 if units.len() > 1 && answers.iter().all(Result::is_ok) {
                     self.size.note_written();
                 }
-                self.core.counters.count_statements(units.len());
                 self.answer(units, answers)
             }
             Err(error) => self.refuse_unsent(units, &error),
@@ -229,10 +228,7 @@ impl RecordLane {
                 return Sent::Unsent(std::iter::once(unit).chain(units).collect());
             };
             let sent = match session.write_transaction(&unit).await {
-                Ok(answer) => {
-                    self.core.counters.count_statements(1);
-                    self.answer(vec![unit], vec![answer])
-                }
+                Ok(answer) => self.answer(vec![unit], vec![answer]),
                 Err(error) => self.refuse_unsent(vec![unit], &error),
             };
             if let Sent::Unsent(mut unsent) = sent {
@@ -261,6 +257,7 @@ impl RecordLane {
                             self.session = None;
                         }
                     }
+                    self.core.counters.count_statement();
                     self.core.answer(unit, answer);
                 }
             }

@@ -127,7 +127,10 @@ impl WaitingSessions {
                         return core.answer_unknown(unit, &lost);
                     }
                 }
-                Ok(answer) => return core.answer(unit, answer),
+                Ok(answer) => {
+                    core.counters.count_statement();
+                    return core.answer(unit, answer);
+                }
                 Err(unsent) => {
                     let pause = if unsent.is_retryable() { backoff.next_pause() } else { None };
                     let Some(pause) = pause else {
@@ -155,7 +158,6 @@ impl WaitingSessions {
             }
         };
         let answer = write_alone(&mut session, unit).await?;
-        core.counters.count_statements(1);
         if !session.is_closed() {
             self.free().push((session, Instant::now()));
             if !self.is_ending_idle.swap(true, Ordering::Relaxed) {
@@ -311,7 +313,7 @@ impl WaitingSessions {
                     }
                 }
                 Some(answer) => {
-                    core.counters.count_statements(1);
+                    core.counters.count_statement();
                     core.answer(unit, answer);
                     core.queue_again(call.units.drain(..));
                 }
