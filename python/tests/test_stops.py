@@ -212,33 +212,42 @@ def test_asyncio_calls_run_at_the_same_time_and_can_be_cancelled(db, dsn):
             pgspate.aio.load(((n,) for n in range(1000)), "t", to=dsn),
         )
         assert (first.rows_written, second.rows_written) == (1, 1000)
-        begun, ended = threading.Event(), threading.Event()
+        begun = threading.Event()
 
         def endless():
             n = 0
-            try:
-                while True:
-                    yield (n,)
-                    n += 1
-                    if n == 20_000:
-                        begun.set()
-            finally:
-                ended.set()
+            while True:
+                yield (n,)
+                n += 1
+                if n == 20_000:
+                    begun.set()
 
         task = asyncio.create_task(pgspate.aio.load(endless(), "t", to=dsn))
         await asyncio.to_thread(begun.wait)
         task.cancel()
-        await asyncio.sleep(0)
-        # The task waits for the call even if it is cancelled once more.
-        task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert ended.is_set()
         report = await pgspate.aio.sync([(2,)], "t", key="a", no_delete=True, to=dsn)
         assert report.is_same
 
     asyncio.run(run_calls())
     assert db.execute("select count(*) from t").fetchone() == (1001,)
+
+
+def test_a_task_outlasts_its_call_although_it_is_cancelled_again():
+    async def wait_for_call():
+        release = threading.Event()
+        call = asyncio.ensure_future(asyncio.to_thread(release.wait))
+        waiting = asyncio.ensure_future(pgspate.aio._outlast(call))
+        for _ in range(5):
+            await asyncio.sleep(0)
+            waiting.cancel()
+        assert not waiting.done()
+        release.set()
+        await waiting
+        assert call.done()
+
+    asyncio.run(wait_for_call())
 
 
 def test_the_package_contains_the_command(db, dsn, tmp_path):

@@ -85,8 +85,8 @@ async fn find_key(client: &Client, table_oid: u32, stream: &str) -> Result<Optio
     Ok(row.map(|row| row.get(0)))
 }
 
-/// Returns the key of a stream of which no epoch has begun into this table, and whether a renamed
-/// table that had the name before has a stream of the same name.
+/// Returns the key of a stream of which no epoch has begun into this table. Also returns whether a
+/// renamed table that had the name before has a stream of the same name.
 async fn new_key(client: &Client, new: NewFleetJob<'_>, stream: &str) -> Result<(String, bool)> {
     let key = digest_texts(["fleet stream", new.table, stream]);
     let sql = "select exists (select from pgspate.job j join pg_class c on c.oid = j.table_oid \

@@ -183,7 +183,8 @@ async fn advance(client: &Client, table: &str, sequence: &Sequence) -> Result<Ad
     let column = quote_ident(&sequence.column);
     let query = format!(
         "select (select {furthest}({column})::int8 from {table} \
-                 where {column} between '{min}'::int8 and '{max}'::int8), last_value, is_called from {name}"
+                 where {column} between '{min}'::int8 and '{max}'::int8), \
+                last_value, is_called from {name}"
     );
     let row = client.fetch_one(&query, &[]).await.map_err(failed())?;
     let (top, last, is_called): (Option<i64>, i64, bool) = (row.get(0), row.get(1), row.get(2));

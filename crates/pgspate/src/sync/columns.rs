@@ -39,8 +39,8 @@ pub(super) struct SyncColumn {
     pub(super) is_array: bool,
     /// Whether equal values are identical.
     pub(super) is_exact: bool,
-    /// Whether the type is a float. Its equal values are identical, except 0 and -0, and NaNs, which
-    /// all read as NaN.
+    /// Whether the type is a float. Its equal values are identical, except 0 and -0, and NaNs,
+    /// which all read as NaN.
     pub(super) is_float: bool,
     /// Whether an update cannot set the column, as for `generated always as identity`.
     pub(super) is_fixed: bool,
