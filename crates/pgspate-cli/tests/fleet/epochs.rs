@@ -157,14 +157,17 @@ fn a_stream_outlives_an_exchange_of_its_table() {
 }
 
 /// The query continues under the table's new name, and repeats its latest epoch.
+/// Begins an epoch of a query's stream into a table.
+fn begin_epoch_into(scene: &DriverScene, table: &str, number: i64) -> FleetTicket {
+    let (options, limits) = (epoch(number, Some("a")), WaitLimits::default());
+    let handle = scene.runtime.handle();
+    driven::begin(table, None, options, None, &scene.dsn, limits, handle).unwrap()
+}
+
 #[test]
 fn a_stream_outlives_a_new_name_of_its_table() {
     let scene = DriverScene::new();
-    let begin_into = |table: &str, number| {
-        let (options, limits) = (epoch(number, Some("a")), WaitLimits::default());
-        let handle = scene.runtime.handle();
-        driven::begin(table, None, options, None, &scene.dsn, limits, handle).unwrap()
-    };
+    let begin_into = |table: &str, number| begin_epoch_into(&scene, table, number);
     let write = |ticket: &FleetTicket, id| {
         scene.complete(ticket, &[scene.write(ticket, 0, id, id)]).unwrap();
     };
@@ -182,11 +185,7 @@ fn a_stream_outlives_a_new_name_of_its_table() {
 #[test]
 fn a_stream_of_a_renamed_table_is_not_that_of_its_successor() {
     let scene = DriverScene::new();
-    let begin_into = |table: &str, number| {
-        let (options, limits) = (epoch(number, Some("a")), WaitLimits::default());
-        let handle = scene.runtime.handle();
-        driven::begin(table, None, options, None, &scene.dsn, limits, handle).unwrap()
-    };
+    let begin_into = |table: &str, number| begin_epoch_into(&scene, table, number);
     let write = |ticket: &FleetTicket, id| {
         assert!(!ticket.is_complete);
         scene.complete(ticket, &[scene.write(ticket, 0, id, id)]).unwrap();

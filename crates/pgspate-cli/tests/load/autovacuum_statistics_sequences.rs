@@ -168,6 +168,14 @@ fn a_load_analyzes_the_table_if_many_rows_are_new() {
     assert_eq!(case.value("select age(relfrozenxid) < 100 from pg_class where relname = 't'"), "t");
 }
 
+/// Loads `t.csv`. Returns the lines of its report that name sequences.
+fn load_and_find_sequences(case: &LoadCase) -> String {
+    let run = case.load("t.csv");
+    assert_eq!(run.status, Some(0), "{}", run.stderr);
+    let lines: Vec<_> = run.stderr.lines().filter(|line| line.contains("sequence")).collect();
+    lines.join("\n")
+}
+
 #[test]
 fn sequences_advance_past_the_loaded_values() {
     let case = LoadCase::new(
@@ -183,10 +191,7 @@ fn sequences_advance_past_the_loaded_values() {
         "t.csv",
         "id,old,small,down,tens,shared,note\n5000,7,20,-9,35,90,a\n4000,6,10,-3,20,80,b\n",
     );
-    let run = case.load("t.csv");
-    assert_eq!(run.status, Some(0), "{}", run.stderr);
-    let moved: Vec<_> = run.stderr.lines().filter(|line| line.contains("sequence")).collect();
-    assert_snapshot!(moved.join("\n"), @"
+    assert_snapshot!(load_and_find_sequences(&case), @"
     sequence public.t_id_seq moved to 5000
     sequence public.t_old_seq moved to 7
     sequence public.t_down_seq moved to -9
@@ -211,10 +216,7 @@ fn sequences_keep_their_step_and_their_bounds() {
                          small smallserial, note text)",
     );
     case.put("t.csv", "odd,few,tens,small\n1,5,96,1\n400000,9999,5,32767\n");
-    let run = case.load("t.csv");
-    assert_eq!(run.status, Some(0), "{}", run.stderr);
-    let moved: Vec<_> = run.stderr.lines().filter(|line| line.contains("sequence")).collect();
-    assert_snapshot!(moved.join("\n"), @"
+    assert_snapshot!(load_and_find_sequences(&case), @"
       sequence public.t_odd_seq moved to 400001
       sequence public.t_few_seq moved to 5
       sequence public.t_small_seq moved to 32767

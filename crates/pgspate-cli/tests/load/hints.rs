@@ -325,21 +325,6 @@ fn values_between_apostrophes_name_the_option_for_quotes() {
 }
 
 #[test]
-fn a_key_that_exists_says_what_updates_rows() {
-    let case = LoadCase::new("create table k (id int primary key, name text)");
-    case.db.run("insert into k values (2, 'old')");
-    case.put("t.csv", "1,a\n2,b\n");
-    assert_snapshot!(case.refusal("t.csv --table k"), @r#"
-    error: could not load "t.csv" into public.k
-      caused by: duplicate key value violates unique constraint "k_pkey" (SQLSTATE 23505)
-      caused by: Key (id)=(2) already exists
-      at: t.csv, line 2, byte 4
-
-    hint: If the table has the key already, `pgspate sync --no-delete` updates the row.
-    "#);
-}
-
-#[test]
 fn a_table_cannot_be_created_in_a_schema_that_does_not_exist() {
     let case = new_case();
     case.put("t.csv", "id\n1\n");
