@@ -258,7 +258,7 @@ pub(crate) async fn create_and_roll_back(
 }
 
 /// Returns the server's refusal to create the table `name`, with a hint about its schema.
-pub(crate) fn create_error(name: &str, error: tokio_postgres::Error) -> Error {
+fn create_error(name: &str, error: tokio_postgres::Error) -> Error {
     let code = error.code().cloned();
     let error = server_error(format!("could not create table {name}"))(error);
     match code {

@@ -48,8 +48,8 @@ impl Load {
     /// Adds hints about the values and types that the error is about.
     fn hint_cause(&self, error: Error) -> Error {
         let error = hint_date_format(error, &self.plan.rows.columns, &self.reading.facts());
-        let mut error = self.reading.hint_title(hint_value(error, &self.plan.rows));
-        error = self.hint_refusal(error);
+        let error = self.reading.hint_title(hint_value(error, &self.plan.rows));
+        let mut error = self.hint_refusal(error);
         if let Some(new) = &self.new_table {
             let can_widen = create::wider_type(new, &self.table, &error).is_some();
             error = match self.reading.is_stream() && can_widen {
